@@ -1,0 +1,113 @@
+"""Failures of routing and of actors; re-exports what a user can meet.
+
+    CallHomeError
+    ├── NoWorkers           nobody serves this endpoint (unknown name, or none is alive)
+    ├── Overloaded          every place and every queue place is taken; try later or elsewhere
+    ├── WorkerLost          the worker died before it had accepted the stream
+    ├── Unsupported         the peer or the mode cannot do what was asked
+    ├── ActorDead           the actor is dead or was never born
+    ├── SpawnError          an actor did not come up: import, constructor, on_start, bind, time-out
+    ├── NameTaken           another live actor or node holds this name
+    └── SpecError           a spec or setting is wrong; the text names the key
+"""
+
+from __future__ import annotations
+
+from transport.errors import (
+    AttachFailed,
+    CallHomeError,
+    Cancelled,
+    ConnectionLost,
+    DeadlineExceeded,
+    DecodeError,
+    EncodeError,
+    EngineError,
+    FrameReleased,
+    LocalProtocolError,
+    MemoryExhausted,
+    OutboxFull,
+    PayloadError,
+    PeerLost,
+    ProtocolError,
+    RemoteProtocolError,
+    StaleHandle,
+)
+
+__all__ = [
+    "ActorDead",
+    "AttachFailed",
+    "CallHomeError",
+    "Cancelled",
+    "ConnectionLost",
+    "DeadlineExceeded",
+    "DecodeError",
+    "EncodeError",
+    "EngineError",
+    "FrameReleased",
+    "LocalProtocolError",
+    "MemoryExhausted",
+    "NameTaken",
+    "NoWorkers",
+    "OutboxFull",
+    "Overloaded",
+    "PayloadError",
+    "PeerLost",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "SpawnError",
+    "SpecError",
+    "StaleHandle",
+    "Unsupported",
+    "WorkerLost",
+]
+
+
+class NoWorkers(CallHomeError):
+    """Nobody serves this endpoint: the name is unknown, or none of its workers is alive."""
+
+    code = "no_workers"
+    retry = True
+
+
+class Overloaded(CallHomeError):
+    """Every place and every queue place of the worker is taken; try later or elsewhere."""
+
+    code = "overloaded"
+    retry = True
+
+
+class WorkerLost(PeerLost):
+    """The worker died before it had accepted the stream; no item was delivered."""
+
+    code = "worker.lost"
+
+
+class Unsupported(CallHomeError):
+    """The peer, the mode or the endpoint cannot do what was asked."""
+
+    code = "unsupported"
+
+
+class ActorDead(ConnectionLost):
+    """The actor is dead or was never born; the text says which and names the next step."""
+
+    code = "actor.dead"
+
+
+class SpawnError(CallHomeError):
+    """An actor did not come up. ``details``: ``stage`` (import, constructor, on_start, bind, timeout, exit),
+    ``type`` and ``traceback`` of the exception in the child."""
+
+    code = "spawn"
+
+
+class NameTaken(CallHomeError):
+    """Another live actor, node or cluster holds this name; the text names its pid."""
+
+    code = "name_taken"
+
+
+class SpecError(CallHomeError):
+    """A spec, a setting or an option is wrong; the text names the key and what is allowed."""
+
+    code = "spec"

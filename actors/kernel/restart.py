@@ -1,0 +1,104 @@
+"""When a dead child is started again: strategy, intensity and back-off as arithmetic.
+
+Used by ``actors.kernel.supervisor``. Pure: the time of every exit is passed in, so a test walks years in
+microseconds. The verdict is one of three facts, and the supervisor performs it.
+
+A child that fails more than ``Intensity.max_restarts`` times within ``Intensity.period`` seconds is given
+up and the rest of the node lives on: one broken engine must not take its neighbours down, and an operator
+sees the state ``failed`` and the last reason in ``callhome ps``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+Strategy: TypeAlias = Literal["always", "on-failure", "never"]
+
+STRATEGIES: Final[tuple[Strategy, ...]] = ("always", "on-failure", "never")
+
+
+@dataclass(frozen=True)
+class Intensity:
+    """How many restarts within ``period`` seconds are normal life; one more is a crash loop."""
+
+    max_restarts: int = 5
+    period: float = 30.0
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """Seconds to wait before the second, third, ... restart of a period; the first one is immediate.
+
+    The first is immediate because a lone crash should cost its callers nothing but the start-up time.
+    """
+
+    first: float = 0.1
+    factor: float = 2.0
+    limit: float = 5.0
+
+    def delay(self, recent: int) -> float:
+        """Wait before the next restart when ``recent`` restarts lie within the period."""
+        if recent == 0:
+            return 0.0
+        exponent = min(recent - 1, 64)
+        return float(min(self.first * self.factor**exponent, self.limit))
+
+
+class Restart(NamedTuple):
+    """Start the child again after ``delay`` seconds."""
+
+    delay: float
+
+
+class Rest(NamedTuple):
+    """The child's end is in order (its strategy asks for no restart); leave it so."""
+
+    reason: str
+
+
+class GiveUp(NamedTuple):
+    """The child failed too often; it stays down until somebody starts the node again."""
+
+    reason: str
+
+
+Verdict: TypeAlias = Restart | Rest | GiveUp
+
+
+class RestartPolicy:
+    """The restart history of one child. One instance a child, asked once per exit."""
+
+    def __init__(
+        self,
+        strategy: Strategy = "on-failure",
+        intensity: Intensity | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.strategy = strategy
+        self.intensity = intensity or Intensity()
+        self.backoff = backoff or Backoff()
+        self.total = 0
+        self._recent: deque[float] = deque()
+
+    def on_exit(self, now: float, *, clean: bool) -> Verdict:
+        """Judge an exit at ``now`` (seconds of any steady clock); ``clean`` means exit code 0.
+
+        A failed attempt to start again is an exit as well, and never a clean one.
+        """
+        if self.strategy == "never":
+            return Rest("its restart strategy is 'never'")
+        if clean and self.strategy == "on-failure":
+            return Rest("it ended with exit code 0 and its restart strategy is 'on-failure'")
+        while self._recent and now - self._recent[0] >= self.intensity.period:
+            self._recent.popleft()
+        if len(self._recent) >= self.intensity.max_restarts:
+            return GiveUp(
+                f"{len(self._recent)} restarts within {self.intensity.period:g} s are its limit "
+                "(restart intensity)"
+            )
+        delay = self.backoff.delay(len(self._recent))
+        self._recent.append(now)
+        self.total += 1
+        return Restart(delay)

@@ -1,0 +1,280 @@
+"""What clients, routers, engines and nodes say to each other: plain data, tagged, documented by field.
+
+A *home* is where a stream was opened and where its items go; a *peer* is who serves it. Stream numbers are
+given by the home and are unique there; with the home's incarnation they name a stream on the whole node.
+Tags 1 to 15 travel on the data lane, 16 and above on the control lane.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from transport.bus.address import Address
+from transport.wire.message import message
+
+# --------------------------------------------------------------------------------------------- data lane
+
+
+@message(23)
+class Report(NamedTuple):
+    """What one engine incarnation carries, cumulative, as one router should see it.
+
+    ``opened`` and ``settled`` count the streams that came from that router; ``ended`` names those that
+    settled since the last report sent to it directly: ``[home, stream, error code or ""]``.
+    """
+
+    incarnation: int
+    seq: int
+    in_flight: int
+    queued: int
+    capacity: int
+    opened: int
+    settled: int
+    ended: list[list[Any]] = []  # noqa: RUF012 - never mutated, a NamedTuple default
+
+
+@message(1)
+class Open(NamedTuple):
+    """Open a stream: from the home to a router or straight to an actor, from the router to an engine.
+
+    ``many``: the request is a stream of items too (bidirectional). ``native``: the home takes
+    shared-memory handles. ``handles`` and ``segments`` are the handles in the payload and the
+    announcements of their segments. ``window_items`` and ``window_bytes`` are the credit for items towards
+    the home. ``remaining``: seconds until the deadline. ``router``: filled in by the router. ``report``:
+    the newest report that the home holds for a worker of this router.
+    """
+
+    stream: int
+    home: Address
+    target: str
+    many: bool
+    codec: str
+    native: bool
+    payload: bytes
+    handles: list[Any]
+    segments: list[Any]
+    window_items: int
+    window_bytes: int
+    remaining: float | None
+    metadata: dict[str, Any]
+    request_id: str
+    router: Address | None = None
+    report: Report | None = None
+
+
+@message(2)
+class Accept(NamedTuple):
+    """The stream has a peer: from now on control goes straight to it. Feed credit is for ``many``."""
+
+    stream: int
+    peer: Address
+    feed_items: int
+    feed_bytes: int
+
+
+@message(3)
+class Items(NamedTuple):
+    """Items ``first``, ``first + 1``, … of a stream, each as payload bytes without handles."""
+
+    stream: int
+    first: int
+    payloads: list[bytes]
+
+
+@message(4)
+class Item(NamedTuple):
+    """One item with shared-memory handles; ``size`` counts payload and array bytes against the credit."""
+
+    stream: int
+    seq: int
+    payload: bytes
+    handles: list[Any]
+    size: int
+
+
+@message(5)
+class End(NamedTuple):
+    """The stream ends after ``count`` items: cleanly, or with ``error`` = ``[code, text, details]``."""
+
+    stream: int
+    count: int
+    error: list[Any] | None
+    report: Report | None = None
+
+
+@message(6)
+class Feed(NamedTuple):
+    """Items of a bidirectional request, from the home to the peer."""
+
+    stream: int
+    first: int
+    payloads: list[bytes]
+
+
+@message(7)
+class FeedItem(NamedTuple):
+    """One request item with shared-memory handles."""
+
+    stream: int
+    seq: int
+    payload: bytes
+    handles: list[Any]
+    size: int
+
+
+@message(8)
+class FeedEnd(NamedTuple):
+    """The home has said its last; that is no cancel."""
+
+    stream: int
+    count: int
+
+
+@message(9)
+class Tell(NamedTuple):
+    """A message for a user's actor; nobody answers. ``target`` is the message's class name."""
+
+    target: str
+    payload: bytes
+
+
+@message(10)
+class Hello(NamedTuple):
+    """First message on every connection: who its batches come from."""
+
+    address: Address
+
+
+# ------------------------------------------------------------------------------------------ control lane
+
+
+@message(16)
+class Credit(NamedTuple):
+    """The home grants room for further items and bytes (it travels to the peer)."""
+
+    stream: int
+    items: int
+    bytes: int
+
+
+@message(17)
+class FeedCredit(NamedTuple):
+    """The peer grants room for further request items and bytes (it travels to the home)."""
+
+    stream: int
+    items: int
+    bytes: int
+
+
+@message(18)
+class Stop(NamedTuple):
+    """Ask the handler to finish; what it still yields arrives. Before Accept it follows its Open."""
+
+    home: int
+    stream: int
+    reason: str
+
+
+@message(19)
+class Kill(NamedTuple):
+    """Drop the stream: nothing more is wanted. Before Accept it follows its Open."""
+
+    home: int
+    stream: int
+    reason: str
+
+
+@message(20)
+class Announce(NamedTuple):
+    """A shared-memory segment that the receiver should attach now (see transport.wire.handle)."""
+
+    segment: list[Any]
+
+
+@message(21)
+class Attached(NamedTuple):
+    """Answer to Announce: whether handles into the segment can be read, and if not, why."""
+
+    segment: int
+    ok: bool
+    reason: str
+
+
+@message(22)
+class Release(NamedTuple):
+    """Leases given back to the owner: ``[segment, offset, generation]`` each."""
+
+    leases: list[Any]
+
+
+@message(24)
+class Down(NamedTuple):
+    """From the node: this actor's process has ended, and how."""
+
+    address: Address
+    reason: str
+
+
+@message(25)
+class Lost(NamedTuple):
+    """From a router to a home: the worker chosen for the stream died, perhaps before accepting it."""
+
+    stream: int
+    peer: Address
+    reason: str
+
+
+# ---------------------------------------------------------------------------------------------- registry
+
+
+class Record(NamedTuple):
+    """One thing that can be found: an engine's endpoint, a router, or a user's actor.
+
+    ``instance`` is the incarnation; ``kind`` is ``engine``, ``router``, ``actor`` or ``node``; ``endpoint``
+    is the endpoint of an engine and "" otherwise; ``many``: the request is a stream; ``adapter``: payloads
+    are the user's own bytes.
+    """
+
+    instance: int
+    address: Address
+    kind: str
+    endpoint: str = ""
+    many: bool = False
+    capacity: int = 0
+    codec: str = "msgpack"
+
+
+@message(32)
+class Subscribe(NamedTuple):
+    """Ask the node for a Snapshot and then every change; ``address`` is the subscriber."""
+
+    address: Address
+
+
+@message(33)
+class Unsubscribe(NamedTuple):
+    """The subscriber wants no more changes."""
+
+    incarnation: int
+
+
+@message(34)
+class Snapshot(NamedTuple):
+    """All records at the moment of the subscription."""
+
+    records: list[Record]
+
+
+@message(35)
+class Added(NamedTuple):
+    """A record that can serve from now on."""
+
+    record: Record
+
+
+@message(36)
+class Removed(NamedTuple):
+    """A record that gets no new streams from now on, and why."""
+
+    record: Record
+    reason: str

@@ -1,0 +1,90 @@
+"""Runs coroutine tests and fails every test that leaves something behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Coroutine, Iterator
+
+import pytest
+
+from tests.leaks import MARKER, Traces, settle
+from tests.waiting import TICK
+
+#: How long a test's leftovers may take to go, in seconds.
+GRACE = 20 * TICK
+
+_failed = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A marker for all processes of this session, and a run root of its own with a short path."""
+    os.environ[MARKER] = uuid.uuid4().hex
+    os.environ["CALLHOME_RUN"] = tempfile.mkdtemp(prefix="ch-", dir="/tmp")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The run root goes with the session."""
+    shutil.rmtree(os.environ.pop("CALLHOME_RUN"), ignore_errors=True)
+    del os.environ[MARKER]
+
+
+async def _checked(test: Coroutine[object, object, None]) -> None:
+    """Awaits the test, then fails on tasks still running and on errors that nobody was told."""
+    loop = asyncio.get_running_loop()
+    untold: list[str] = []
+
+    def note(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        untold.append(f"{context['message']}: {context.get('exception')!r}")
+
+    loop.set_exception_handler(note)
+    await test
+    me = asyncio.current_task()
+    deadline = time.monotonic() + GRACE
+    while left := asyncio.all_tasks() - {me}:
+        if time.monotonic() > deadline:
+            names = "\n".join(repr(task) for task in left)
+            raise AssertionError(f"the test left {len(left)} tasks running:\n{names}")
+        await asyncio.sleep(0.005)
+    gc.collect()
+    await asyncio.sleep(0)
+    if untold:
+        raise AssertionError("errors that nobody handled:\n" + "\n".join(untold))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Coroutine tests run on a loop of their own, in debug mode."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    test = pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
+    asyncio.run(_checked(test), debug=True)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Remembers whether the test failed, for ``nothing_left``."""
+    report = yield
+    if call.when == "call" and call.excinfo is not None:
+        item.stash[_failed] = True
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails the test when processes, threads, descriptors, files or mappings of its own remain."""
+    before = Traces.now()
+    yield
+    # The traceback of a failed test keeps its frames alive, so only its processes say anything.
+    failed = request.node.stash.get(_failed, False)
+    left = settle(before, GRACE, processes_only=failed)
+    if left:
+        pytest.fail("the test left behind:\n" + "\n".join(left), pytrace=False)

@@ -1,0 +1,132 @@
+"""What a test left behind: processes, threads, descriptors, files of ours, shared memory.
+
+``Traces.now()`` is taken before and after a test; ``after.beyond(before)`` are lines that name what is new.
+A process is ours when its environment carries the marker of this session, so a grandchild whose parent
+has died is found as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+#: Environment variable that marks every process of this test session.
+MARKER = "CALLHOME_TEST_RUN"
+
+
+class Traces(NamedTuple):
+    """What this process and its offspring hold at one moment, each by a readable key."""
+
+    processes: dict[int, str]
+    threads: frozenset[str]
+    descriptors: frozenset[str]
+    files: frozenset[str]
+    mappings: frozenset[str]
+
+    @classmethod
+    def now(cls) -> Traces:
+        """The traces of this process; the run root is read from ``CALLHOME_RUN``."""
+        return cls(
+            processes=dict(our_processes(os.environ.get(MARKER, ""))),
+            threads=frozenset(_threads()),
+            descriptors=frozenset(_descriptors()),
+            files=frozenset(_files(os.environ.get("CALLHOME_RUN", ""))),
+            mappings=frozenset(_mappings()),
+        )
+
+    def beyond(self, before: Traces, *, processes_only: bool = False) -> list[str]:
+        """One line for each thing that is here and was not there before."""
+        lines = [
+            f"process {pid}: {what}"
+            for pid, what in self.processes.items()
+            if pid not in before.processes
+        ]
+        if processes_only:
+            return lines
+        for kind in ("threads", "descriptors", "files", "mappings"):
+            new = getattr(self, kind) - getattr(before, kind)
+            lines += [f"{kind[:-1]}: {what}" for what in sorted(new)]
+        return lines
+
+
+def our_processes(marker: str) -> Iterator[tuple[int, str]]:
+    """Pid and command of every process that carries ``marker`` and of every child of this process."""
+    me = os.getpid()
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == me:
+            continue
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            state, parent = fields[0], int(fields[1])
+            if parent == me or (marker and _carries(entry, marker)):
+                command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                yield (
+                    int(entry),
+                    f"state {state}, parent {parent}, {command.strip() or 'no command'}",
+                )
+
+
+def _carries(pid: str, marker: str) -> bool:
+    environ = Path(f"/proc/{pid}/environ").read_bytes()
+    return f"{MARKER}={marker}".encode() in environ.split(b"\0")
+
+
+def _threads() -> Iterator[str]:
+    for thread in threading.enumerate():
+        yield f"{thread.name} (ident {thread.ident})"
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
+            if name.startswith("ZMQ"):  # a ZeroMQ context that was not terminated
+                yield f"{name} (native {task})"
+
+
+def _descriptors() -> Iterator[str]:
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            if not (target.startswith("/proc/") and target.endswith("/fd")):  # our own listing
+                yield f"{fd} -> {target}"
+
+
+def _files(root: str) -> Iterator[str]:
+    for folder, names, files in os.walk(root):
+        yield from (os.path.join(folder, name) for name in names + files)
+    for name in os.listdir("/dev/shm"):
+        if name.startswith("callhome"):
+            yield f"/dev/shm/{name}"
+
+
+def _mappings() -> Iterator[str]:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5].startswith(("/memfd:", "/dev/shm/callhome")):
+            yield f"{fields[5]} inode {fields[4]}"
+
+
+def settle(before: Traces, grace: float, *, processes_only: bool = False) -> list[str]:
+    """What is left after at most ``grace`` seconds; leftover processes are killed."""
+    deadline = time.monotonic() + grace
+    while True:
+        now = Traces.now()
+        left = now.beyond(before, processes_only=processes_only)
+        if left and any(line.startswith(("descriptor", "mapping", "thread")) for line in left):
+            gc.collect()
+            now = Traces.now()
+            left = now.beyond(before, processes_only=processes_only)
+        if not left or time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    for pid in now.processes.keys() - before.processes.keys():
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, 0)
+    return left

@@ -1,0 +1,1 @@
+"""transport: bytes, streams, shared memory and sockets; it knows nothing of actors."""

@@ -1,0 +1,1 @@
+"""ZeroMQ inside a node: sockets on the running loop, and the two inboxes of an actor."""

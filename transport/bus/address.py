@@ -1,0 +1,41 @@
+"""Where an actor's inboxes are: an address names one incarnation of one actor."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from transport.errors import LocalProtocolError
+
+#: sun_path holds 108 bytes with its terminating zero.
+MAX_PATH = 107
+
+
+class Address(NamedTuple):
+    """One incarnation of an actor on this node.
+
+    ``pid`` and ``started`` (clock ticks since boot, field 22 of /proc/PID/stat) tell a process apart from a
+    later one that got the same pid.
+    """
+
+    name: str
+    incarnation: int
+    pid: int
+    started: int
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid})"
+
+
+def inbox_path(run: str, address: Address, lane: str) -> str:
+    """File path of the inbox of ``address``; lane is ``"d"`` (data) or ``"c"`` (control).
+
+    Raises LocalProtocolError when the path is longer than a Unix socket allows.
+    """
+    path = f"{run}/{address.name}.{address.incarnation:x}.{lane}"
+    size = len(path.encode())
+    if size > MAX_PATH:
+        raise LocalProtocolError(
+            f"socket path of actor {address.name!r} has {size} bytes, {MAX_PATH} are allowed: {path!r}; "
+            "choose a shorter run folder (CALLHOME_RUN) or shorter cluster, node and actor names"
+        )
+    return path

@@ -1,0 +1,194 @@
+"""Every failure that can cross a wire, each with a stable code.
+
+    CallHomeError
+    ├── ProtocolError
+    │   ├── LocalProtocolError      this program broke the rules (a bug or bad argument on our side)
+    │   └── RemoteProtocolError     the peer broke the rules
+    ├── ConnectionLost              the road to the peer is gone (process died, socket cut)
+    │   └── PeerLost                the process at the other end is gone; says by which signal or exit code
+    ├── DeadlineExceeded            a limit ran out: connect, first item, gap or the whole call
+    ├── Cancelled                   the stream was stopped or killed; carries the reason
+    ├── EngineError                 the handler raised; carries remote type, message and traceback text
+    ├── PayloadError
+    │   ├── EncodeError             a value outside the domain; names the path of the offending value
+    │   └── DecodeError             bytes that are no value of the domain
+    ├── MemoryExhausted             the shared-memory arena is full
+    ├── FrameReleased               a frame was used after it was handed on or released
+    ├── StaleHandle                 a shared-memory handle whose slot has been given to somebody else
+    ├── AttachFailed                shared memory of the peer cannot be mapped here
+    └── OutboxFull                  a peer does not read; its outbox is at its bound
+
+``actors.errors`` adds the failures of routing and of actors under the same root. An error crosses a wire
+as ``to_wire(error)`` and comes back as the same class through ``from_wire``; a code that nobody here knows
+becomes a plain ``CallHomeError`` that keeps the code.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+_MAX_TEXT = 16_384
+
+
+class CallHomeError(Exception):
+    """Root of all errors of callhome.
+
+    ``code`` is stable and travels on wires; ``retry`` says whether the same request may succeed elsewhere
+    or later; ``details`` are strings that travel with the error.
+    """
+
+    code: ClassVar[str] = "error"
+    retry: ClassVar[bool] = False
+
+    def __init__(self, message: str = "", **details: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def __str__(self) -> str:
+        return self.message or type(self).__name__
+
+
+class ProtocolError(CallHomeError):
+    """The rules of a wire or of the API were broken."""
+
+    code = "protocol"
+
+
+class LocalProtocolError(ProtocolError):
+    """This program broke the rules: a bug or a bad argument on our side."""
+
+    code = "protocol.local"
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the rules: what it sent has no meaning here."""
+
+    code = "protocol.remote"
+
+
+class ConnectionLost(CallHomeError):
+    """The road to the peer is gone before the stream had ended."""
+
+    code = "connection.lost"
+    retry = True
+
+
+class PeerLost(ConnectionLost):
+    """The process at the other end is gone; the text names signal or exit code."""
+
+    code = "connection.peer"
+
+
+class DeadlineExceeded(CallHomeError):
+    """A time limit ran out; the text says which one and how long it was, in seconds."""
+
+    code = "deadline"
+
+
+class Cancelled(CallHomeError):
+    """The stream was stopped or killed before its end; the text carries the reason."""
+
+    code = "cancelled"
+
+
+class EngineError(CallHomeError):
+    """The handler raised. ``details``: ``type`` (remote class), ``traceback`` (text)."""
+
+    code = "engine"
+
+    @property
+    def remote_type(self) -> str:
+        """Qualified class name of the exception that the handler raised."""
+        return self.details.get("type", "")
+
+    @property
+    def remote_traceback(self) -> str:
+        """Traceback text as formatted in the handler's process; may be empty."""
+        return self.details.get("traceback", "")
+
+
+class PayloadError(CallHomeError):
+    """A payload could not be turned into bytes or back."""
+
+    code = "payload"
+
+
+class EncodeError(PayloadError):
+    """A value outside the documented domain; the text names its path, as in ``request["a"][3]``."""
+
+    code = "payload.encode"
+
+
+class DecodeError(PayloadError):
+    """Bytes that are no value of the domain: cut, malformed, too deep or too large."""
+
+    code = "payload.decode"
+
+
+class MemoryExhausted(CallHomeError):
+    """The shared-memory arena has no room for a frame of this size."""
+
+    code = "memory.exhausted"
+    retry = True
+
+
+class FrameReleased(CallHomeError):
+    """A frame was used, yielded or sent after it had been handed on or released."""
+
+    code = "frame.released"
+
+
+class StaleHandle(CallHomeError):
+    """A handle whose slot has been freed and perhaps given to somebody else."""
+
+    code = "frame.stale"
+
+
+class AttachFailed(CallHomeError):
+    """A peer's shared-memory segment cannot be mapped in this process."""
+
+    code = "frame.attach"
+    retry = True
+
+
+class OutboxFull(CallHomeError):
+    """The peer does not read and its outbox is at its bound of messages or bytes."""
+
+    code = "outbox.full"
+    retry = True
+
+
+def _all_subclasses(cls: type[CallHomeError]) -> list[type[CallHomeError]]:
+    found = [cls]
+    for child in cls.__subclasses__():
+        found += _all_subclasses(child)
+    return found
+
+
+def error_classes() -> dict[str, type[CallHomeError]]:
+    """Every error class that is loaded, by its code."""
+    return {cls.code: cls for cls in reversed(_all_subclasses(CallHomeError))}
+
+
+def to_wire(error: BaseException) -> list[object]:
+    """``[code, message, details]`` of an error; a foreign exception becomes an ``engine`` error."""
+    if isinstance(error, CallHomeError):
+        code = error.details.get("code", error.code) if type(error) is CallHomeError else error.code
+        details = {key: value[:_MAX_TEXT] for key, value in error.details.items()}
+        return [code, error.message[:_MAX_TEXT], details]
+    text = str(error)[:_MAX_TEXT]
+    return [EngineError.code, text or type(error).__name__, {"type": qualified_name(type(error))}]
+
+
+def from_wire(code: str, message: str, details: dict[str, str]) -> CallHomeError:
+    """The error of ``to_wire``; an unknown code becomes a ``CallHomeError`` that keeps the code."""
+    cls = error_classes().get(code)
+    if cls is None:
+        return CallHomeError(message, **{**details, "code": code})
+    return cls(message, **details)
+
+
+def qualified_name(cls: type) -> str:
+    """``module.Class``, or the bare name of a builtin."""
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,192 @@
+"""Tagged NamedTuples <-> batches of MessagePack objects.
+
+A message is a NamedTuple registered under a small integer tag. On the bus it is the array
+``[tag, field, field, …]``; a batch is the sender's incarnation followed by such arrays, back to back. What
+comes from another process is checked here for tag, number of fields and type of each field, so that
+nothing behind this border meets a surprise. A field added later has a default and may be missing.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgpack
+
+from transport.errors import LocalProtocolError, RemoteProtocolError
+
+Message = tuple[Any, ...]
+_T = TypeVar("_T", bound=type)
+
+#: One batch may hold this many bytes; a stream's window and a payload's limit keep it far below.
+MAX_BATCH = 2**31 - 1
+
+_builders: dict[int, Callable[[list[Any]], Message]] = {}
+_tags: dict[type, int] = {}
+_NONE = type(None)
+_NIL = b"\xc0"
+
+
+def message(tag: int) -> Callable[[_T], _T]:
+    """Register a NamedTuple class under ``tag``; raises LocalProtocolError when the tag is taken."""
+
+    def register(cls: _T) -> _T:
+        if tag in _builders:
+            raise LocalProtocolError(f"message tag {tag} is taken; give {cls.__name__} another")
+        # The builder is made at the first use: annotations may name classes that come later.
+        _builders[tag] = lambda values: _first_use(tag, cls)(values)
+        _tags[cls] = tag
+        return cls
+
+    return register
+
+
+def _first_use(tag: int, cls: type) -> Callable[[list[Any]], Message]:
+    builder = _builders[tag] = _builder(cls)
+    return builder
+
+
+def _builder(cls: Any) -> Callable[[list[Any]], Message]:
+    """A function from a list of fields, as unpacked, to a checked instance of ``cls``."""
+    hints = get_type_hints(cls)
+    names: tuple[str, ...] = cls._fields
+    allowed = tuple(_plain_types(hints[name]) for name in names)
+    nested = tuple(
+        (index, inner) for index, name in enumerate(names) if (inner := _inner(hints[name])) is not None
+    )
+    least = len(names) - len(cls._field_defaults)
+    most = len(names)
+    defaults = tuple(cls._field_defaults.values())
+    make = cls._make
+
+    def build(values: list[Any]) -> Message:
+        size = len(values)
+        if size != most:
+            if size < least or size > most:
+                raise RemoteProtocolError(
+                    f"message {cls.__name__} has {size} fields, {least} to {most} are allowed"
+                )
+            values.extend(defaults[size - most :])
+        for value, kinds in zip(values, allowed, strict=True):
+            if type(value) not in kinds:
+                field = names[[type(v) in k for v, k in zip(values, allowed, strict=True)].index(False)]
+                raise RemoteProtocolError(
+                    f"field {field!r} of message {cls.__name__} is of type {type(value).__name__}"
+                )
+        for index, convert in nested:
+            if values[index] is not None:
+                values[index] = convert(values[index])
+        result: Message = make(values)
+        return result
+
+    return build
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _is_record(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
+
+
+def _plain_types(hint: Any) -> frozenset[type]:
+    """The exact types that may stand in a field, as MessagePack delivers them."""
+    found: set[type] = set()
+    for member in _members(hint):
+        origin = get_origin(member) or member
+        if _is_record(origin) or origin in (list, tuple):
+            found.add(list)
+        elif origin is float:
+            found |= {float, int}
+        elif origin in (int, str, bytes, bool, dict, _NONE):
+            found.add(origin)
+        else:
+            raise LocalProtocolError(f"a message field cannot be of type {hint!r}")
+    return frozenset(found)
+
+
+def _inner(hint: Any) -> Callable[[Any], Any] | None:
+    """How a field that holds a record, or a list of them, is rebuilt; None for plain fields."""
+    for member in _members(hint):
+        if _is_record(member):
+            return _builder(member)
+        if get_origin(member) is list and _is_record(get_args(member)[0]):
+            build = _builder(get_args(member)[0])
+            return lambda values: [build(_as_list(value)) for value in values]
+        if get_origin(member) is tuple:
+            return tuple
+    return None
+
+
+def _as_list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise RemoteProtocolError(f"a record was expected, not a value of type {type(value).__name__}")
+    return value
+
+
+class BatchWriter:
+    """Packs messages for one sender; owned by a port, used on its loop only."""
+
+    def __init__(self, sender: int) -> None:
+        self._packer = msgpack.Packer(autoreset=False, use_bin_type=True)
+        self._sender = sender
+
+    def pack(self, messages: Sequence[Message]) -> bytes:
+        """One batch; raises LocalProtocolError when a message is not registered or a field is foreign."""
+        packer = self._packer
+        try:
+            packer.pack(self._sender)
+            for each in messages:
+                packer.pack((_tags[type(each)], *each))
+            return packer.bytes()
+        except KeyError as error:
+            raise LocalProtocolError(f"{error.args[0]!r} is no registered message") from None
+        except (TypeError, ValueError, OverflowError) as error:
+            raise LocalProtocolError(f"a message cannot be packed: {error}") from error
+        finally:
+            packer.reset()
+
+
+class BatchReader:
+    """Unpacks batches; owned by a port, used on its loop only."""
+
+    def __init__(self) -> None:
+        self._unpacker = self._fresh()
+
+    @staticmethod
+    def _fresh() -> msgpack.Unpacker:
+        return msgpack.Unpacker(
+            raw=False, strict_map_key=False, use_list=True, max_buffer_size=MAX_BATCH
+        )
+
+    def unpack(self, batch: bytes) -> tuple[int, list[Message]]:
+        """The sender's incarnation and the messages; raises RemoteProtocolError and forgets the rest."""
+        unpacker = self._unpacker
+        try:
+            unpacker.feed(batch)
+            # msgpack waits for more when bytes are cut off; a nil behind the batch tells a cut from an end.
+            unpacker.feed(_NIL)
+            objects = list(unpacker)
+            if not objects or objects.pop() is not None:
+                raise RemoteProtocolError("a batch ends inside a message")
+            if not objects or type(objects[0]) is not int:
+                raise RemoteProtocolError("a batch does not begin with its sender's incarnation")
+            build = self._build
+            return objects[0], [build(values) for values in objects[1:]]
+        except RemoteProtocolError:
+            self._unpacker = self._fresh()
+            raise
+        except Exception as error:  # msgpack raises many classes; all mean foreign bytes
+            self._unpacker = self._fresh()
+            raise RemoteProtocolError(f"a batch cannot be read: {error or type(error).__name__}") from error
+
+    @staticmethod
+    def _build(values: Any) -> Message:
+        if type(values) is not list or not values:
+            raise RemoteProtocolError("a message is not an array with a tag")
+        build = _builders.get(values[0]) if type(values[0]) is int else None
+        if build is None:
+            raise RemoteProtocolError(f"unknown message tag {str(values[0])[:40]}")
+        return build(values[1:])
