@@ -43,7 +43,20 @@ PURE = (
     "actors.messages",
     "actors.session",
 )
-WORLD = frozenset("asyncio socket zmq mmap os time threading subprocess random logging".split())
+WORLD = frozenset(
+    [
+        "asyncio",
+        "socket",
+        "zmq",
+        "mmap",
+        "os",
+        "time",
+        "threading",
+        "subprocess",
+        "random",
+        "logging",
+    ]
+)
 MAX_LINES = 400
 SOURCES = ("actors", "transport")
 PACKAGES = ("actors", "transport", "tests", "perf")
