@@ -1,8 +1,8 @@
 """What a test left behind: processes, threads, descriptors, files of ours, shared memory.
 
-``Traces.now()`` is taken before and after a test; ``after.beyond(before)`` are lines that name what is new.
-A process is ours when its environment carries the marker of this session, so a grandchild whose parent
-has died is found as well.
+``Traces.now()`` is taken before and after a test; ``after.beyond(before)`` are lines that name what
+is new. A process is ours when its environment carries the marker of this session, so a grandchild
+whose parent has died is found as well.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Traces(NamedTuple):
 
 
 def our_processes(marker: str) -> Iterator[tuple[int, str]]:
-    """Pid and command of every process that carries ``marker`` and of every child of this process."""
+    """Pid and command of each process that carries ``marker`` or is a child of this one."""
     me = os.getpid()
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == me:
