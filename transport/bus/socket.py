@@ -1,0 +1,146 @@
+"""One ZeroMQ socket on the running asyncio loop, driven by its descriptor and always drained.
+
+A ZeroMQ descriptor signals edges, not levels: after an edge everything must be read (or written) until the
+socket says "again", or the next edge never comes. Both classes here keep that rule, so nobody above has to
+know it. Used by a port only, on its loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+
+import zmq
+
+#: Messages read in one go before the loop gets its turn.
+BURST = 64
+
+
+class Inbox:
+    """A bound PULL socket; ``deliver`` gets every message, in order of each sender."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        path: str,
+        deliver: Callable[[bytes], None],
+        after_burst: Callable[[], None],
+        queue: int,
+    ) -> None:
+        self._socket = context.socket(zmq.PULL)
+        self._socket.rcvhwm = queue
+        self._socket.linger = 0
+        try:
+            self._socket.bind(f"ipc://{path}")
+        except zmq.ZMQError:
+            self._socket.close(0)
+            raise
+        self._deliver = deliver
+        self._after_burst = after_burst
+        self._loop = asyncio.get_running_loop()
+        self._fd: int = self._socket.fd
+        self._held = False
+        self._closed = False
+        self._loop.add_reader(self._fd, self._readable)
+        self._loop.call_soon(self._readable)
+
+    def _readable(self) -> None:
+        if self._held or self._closed:
+            return
+        if self.read(BURST) == BURST:
+            self._loop.call_soon(self._readable)
+        self._after_burst()
+
+    def read(self, most: int) -> int:
+        """Deliver at most ``most`` waiting messages without blocking; how many there were."""
+        receive, deliver, count = self._socket.recv, self._deliver, 0
+        try:
+            while count < most and not self._held:
+                deliver(receive(zmq.NOBLOCK))
+                count += 1
+        except zmq.Again:
+            pass
+        return count
+
+    def hold(self, held: bool) -> None:
+        """Stop reading, or go on; what waits stays with its senders."""
+        if held == self._held or self._closed:
+            return
+        self._held = held
+        if not held:
+            # The edge of what came meanwhile is gone: look without being told.
+            self._loop.call_soon(self._readable)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._fd)
+            self._socket.close(0)
+
+
+class Outlet:
+    """A connected PUSH socket; what it cannot take at once waits here, in order."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        path: str,
+        drained: Callable[[], None],
+        queue: int,
+    ) -> None:
+        self._socket = context.socket(zmq.PUSH)
+        self._socket.sndhwm = queue
+        self._socket.connect(f"ipc://{path}")
+        self._drained = drained
+        self._loop = asyncio.get_running_loop()
+        self._fd: int = self._socket.fd
+        self._waiting: deque[bytes] = deque()
+        self._watched = False
+        self._closed = False
+
+    @property
+    def blocked(self) -> bool:
+        """Something waits here because the peer does not read."""
+        return bool(self._waiting)
+
+    def send(self, batch: bytes) -> None:
+        """Send, or keep until the peer reads."""
+        if self._waiting:
+            self._waiting.append(batch)
+            return
+        try:
+            self._socket.send(batch, zmq.NOBLOCK)
+        except zmq.Again:
+            self._waiting.append(batch)
+            self._watch(True)
+            self._loop.call_soon(self._writable)
+
+    def _watch(self, on: bool) -> None:
+        if on != self._watched:
+            self._watched = on
+            if on:
+                self._loop.add_reader(self._fd, self._writable)
+            else:
+                self._loop.remove_reader(self._fd)
+
+    def _writable(self) -> None:
+        if self._closed or not self._waiting:
+            return
+        waiting = self._waiting
+        with contextlib.suppress(zmq.Again):
+            while waiting:
+                self._socket.send(waiting[0], zmq.NOBLOCK)
+                waiting.popleft()
+        if not waiting:
+            self._watch(False)
+            self._drained()
+
+    def close(self, linger: float) -> None:
+        """Close; what ZeroMQ holds is still sent for ``linger`` seconds, what waits here is dropped."""
+        if not self._closed:
+            self._closed = True
+            self._watch(False)
+            self._waiting.clear()
+            self._socket.close(int(linger * 1000))
