@@ -1,21 +1,21 @@
 """First code of a child process: read the spec, pin, and only then import what is heavy.
 
-Started as ``python -P -m actors.kernel.child LABEL`` by ``actors.kernel.spawn``. One JSON line on stdin is
-the spec; stdin then stays open, and its end means that the parent is gone. What the child has to say before
-it has an inbox goes over the status pipe (``spec["status_fd"]``), a JSON object a line::
+Started as ``python -P -m actors.kernel.child LABEL`` by ``actors.kernel.spawn``. One JSON line on
+stdin is the spec; stdin then stays open, and its end means that the parent is gone. What the child
+has to say before it has an inbox goes over the status pipe (``spec["status_fd"]``), a JSON object a
+line::
 
     {"event": "progress", "text": ...}
-    {"event": "ready", "address": [name, incarnation, pid, started]}
-    {"event": "failed", "stage": import|constructor|on_start|bind|exit, "type", "message", "traceback",
-     "error": [code, message, details] of a CallHomeError, else null}
+    {"event": "ready", "address": [name, incarnation, pid, started], "facts": {...}}
+    {"event": "failed", "stage": import|constructor|on_start|bind|exit, "type", "message",
+     "traceback", "error": [code, message, details] of a CallHomeError, else null}
 
-Nothing but the standard library may be imported at the top of this file: threads of BLAS or ZeroMQ that
-start before ``sched_setaffinity`` keep all cores.
+Nothing but the standard library may be imported at the top of this file: threads of BLAS or ZeroMQ
+that start before ``sched_setaffinity`` keep all cores.
 
-A child dies with its parent in three ways, each for the case where the one before it fails: a signal from
-the kernel (``spec["death_signal"]``), SIGTERM from its own watcher thread when stdin ends or the parent's
-pidfd fires, and a hard exit ``spec["linger"]`` seconds later.
-"""
+A child dies with its parent in three ways, each for the case where the one before it fails: a
+signal from the kernel (``spec["death_signal"]``), SIGTERM from its own watcher thread when stdin
+ends or the parent's pidfd fires, and a hard exit ``spec["linger"]`` seconds later."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
-_BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _MAX_SPEC = 16 << 20
 _MAX_TEXT = 16_384
 #: Exit code of a child whose actor failed, and of one that had to leave hard after its parent died.
@@ -63,9 +63,9 @@ class Status:
         """Tell what takes time before the actor is ready."""
         self._send({"event": "progress", "text": text[:_MAX_TEXT]})
 
-    def ready(self, address: Address) -> None:
-        """The actor serves at ``address``."""
-        self._send({"event": "ready", "address": list(address)})
+    def ready(self, address: Address, facts: dict[str, object] | None = None) -> None:
+        """The actor serves at ``address``; ``facts`` (JSON) is what its supervisor should know."""
+        self._send({"event": "ready", "address": list(address), "facts": facts or {}})
 
     def failed(self, stage: str, cause: BaseException) -> None:
         """The actor did not come up (or, stage ``exit``, ended with an error)."""
@@ -96,7 +96,7 @@ def _read_line(fd: int) -> bytes:
 
 
 def _take_stdin() -> int:
-    """Move the parent's pipe off descriptor 0, so that user code reading stdin meets its end at once."""
+    """Move the parent's pipe off descriptor 0: user code that reads stdin meets its end at once."""
     fd = os.dup(0)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -128,7 +128,7 @@ def _settle(spec: dict[str, Any]) -> None:
 
 
 def _restore_pythonpath(value: str | None) -> None:
-    """PYTHONPATH was lent to find this module; programs that user code starts get the caller's own."""
+    """PYTHONPATH was lent to find this module; what user code starts gets the caller's own."""
     if value is None:
         os.environ.pop("PYTHONPATH", None)
     else:
@@ -163,7 +163,8 @@ def _run(spec: dict[str, Any], status: Status) -> int:
     except StageError as error:
         cause = error.cause
         status.failed(error.stage, cause)
-        _tell(cause, error.stage)
+        if error.stage == "exit":  # nobody waits for this news at a call site: leave it in the log
+            _tell(cause)
         return EXIT_FAILED
     except SystemExit as error:
         if error.code in (None, 0):
@@ -172,15 +173,13 @@ def _run(spec: dict[str, Any], status: Status) -> int:
         raise
     except BaseException as error:
         status.failed("exit", error)
-        _tell(error, "exit")
+        _tell(error)
         return EXIT_FAILED
     return 0
 
 
-def _tell(error: BaseException, stage: str) -> None:
-    """The traceback on stderr as well: a restarted child's failure has no caller to be raised at."""
-    if stage == "exit" or os.environ.get("CALLHOME_TRACE"):
-        sys.stderr.write("".join(traceback.format_exception(error)))
+def _tell(error: BaseException) -> None:
+    sys.stderr.write("".join(traceback.format_exception(error)))
 
 
 def main() -> int:

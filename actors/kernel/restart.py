@@ -1,12 +1,11 @@
 """When a dead child is started again: strategy, intensity and back-off as arithmetic.
 
-Used by ``actors.kernel.supervisor``. Pure: the time of every exit is passed in, so a test walks years in
-microseconds. The verdict is one of three facts, and the supervisor performs it.
+Used by ``actors.kernel.supervisor``. Pure: the time of every exit is passed in, so a test walks
+years in microseconds. The verdict is one of three facts, and the supervisor performs it.
 
-A child that fails more than ``Intensity.max_restarts`` times within ``Intensity.period`` seconds is given
-up and the rest of the node lives on: one broken engine must not take its neighbours down, and an operator
-sees the state ``failed`` and the last reason in ``callhome ps``.
-"""
+A child that fails more than ``Intensity.max_restarts`` times within ``Intensity.period`` seconds is
+given up and the rest of the node lives on: one broken engine must not take its neighbours down, and
+an operator sees the state ``failed`` and the last reason in ``callhome ps``."""
 
 from __future__ import annotations
 
@@ -29,9 +28,9 @@ class Intensity:
 
 @dataclass(frozen=True)
 class Backoff:
-    """Seconds to wait before the second, third, ... restart of a period; the first one is immediate.
+    """Seconds to wait before the second, third, ... restart of a period; the first is immediate.
 
-    The first is immediate because a lone crash should cost its callers nothing but the start-up time.
+    A lone crash should cost its callers nothing but the start-up time.
     """
 
     first: float = 0.1

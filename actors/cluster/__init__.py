@@ -1,0 +1,1 @@
+"""Specs of a cluster, the node that runs them, the launcher that starts it."""

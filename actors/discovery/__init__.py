@@ -1,0 +1,1 @@
+"""Who serves what, and every change of it, in order."""

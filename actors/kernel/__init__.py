@@ -1,0 +1,1 @@
+"""The inside of an actor process and of its supervisor."""

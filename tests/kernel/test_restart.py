@@ -1,0 +1,91 @@
+"""The restart policy walked with a clock turned by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.kernel.restart import (
+    STRATEGIES,
+    Backoff,
+    GiveUp,
+    Intensity,
+    Rest,
+    Restart,
+    RestartPolicy,
+    Strategy,
+)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "clean", "verdict"),
+    [
+        ("always", True, Restart),
+        ("always", False, Restart),
+        ("on-failure", True, Rest),
+        ("on-failure", False, Restart),
+        ("never", True, Rest),
+        ("never", False, Rest),
+    ],
+)
+def test_strategy_decides_on_first_exit(
+    strategy: Strategy, clean: bool, verdict: type[object]
+) -> None:
+    assert strategy in STRATEGIES
+    assert isinstance(RestartPolicy(strategy).on_exit(0.0, clean=clean), verdict)
+
+
+def test_rest_says_why() -> None:
+    verdict = RestartPolicy("never").on_exit(0.0, clean=False)
+    assert isinstance(verdict, Rest)
+    assert "'never'" in verdict.reason
+
+
+def test_first_restart_is_immediate_and_the_next_back_off() -> None:
+    policy = RestartPolicy(intensity=Intensity(6, 1000.0), backoff=Backoff(0.1, 2.0, 0.5))
+    delays = []
+    for second in range(6):
+        verdict = policy.on_exit(float(second), clean=False)
+        assert isinstance(verdict, Restart)
+        delays.append(verdict.delay)
+    assert delays == pytest.approx([0.0, 0.1, 0.2, 0.4, 0.5, 0.5])
+    assert policy.total == 6
+
+
+def test_one_exit_more_than_the_intensity_gives_up() -> None:
+    policy = RestartPolicy(intensity=Intensity(max_restarts=2, period=10.0))
+    assert isinstance(policy.on_exit(0.0, clean=False), Restart)
+    assert isinstance(policy.on_exit(1.0, clean=False), Restart)
+    verdict = policy.on_exit(2.0, clean=False)
+    assert isinstance(verdict, GiveUp)
+    assert "2 restarts within 10 s" in verdict.reason
+    assert policy.total == 2
+
+
+def test_exits_older_than_the_period_are_forgotten() -> None:
+    policy = RestartPolicy(intensity=Intensity(max_restarts=2, period=10.0))
+    for second in range(0, 1000, 6):
+        verdict = policy.on_exit(float(second), clean=False)
+        assert isinstance(verdict, Restart), second
+    assert policy.total == 167
+
+
+def test_an_exit_exactly_one_period_ago_no_longer_counts() -> None:
+    policy = RestartPolicy(intensity=Intensity(max_restarts=1, period=10.0))
+    assert policy.on_exit(0.0, clean=False) == Restart(0.0)
+    assert policy.on_exit(10.0, clean=False) == Restart(0.0)
+    assert isinstance(policy.on_exit(19.9, clean=False), GiveUp)
+
+
+def test_clean_exits_of_always_count_too() -> None:
+    policy = RestartPolicy("always", Intensity(max_restarts=1, period=10.0))
+    assert isinstance(policy.on_exit(0.0, clean=True), Restart)
+    assert isinstance(policy.on_exit(0.1, clean=True), GiveUp)
+
+
+def test_zero_restarts_allowed() -> None:
+    policy = RestartPolicy(intensity=Intensity(max_restarts=0, period=10.0))
+    assert isinstance(policy.on_exit(0.0, clean=False), GiveUp)
+
+
+def test_back_off_survives_absurd_counts() -> None:
+    assert Backoff(limit=5.0).delay(10_000) == 5.0
