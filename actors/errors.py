@@ -7,8 +7,7 @@
     ├── Unsupported         the peer or the mode cannot do what was asked
     ├── ActorDead           the actor is dead or was never born
     ├── SpawnError          an actor did not come up: import, constructor, on_start, bind, time-out
-    ├── NameTaken           another live actor or node holds this name
-    └── SpecError           a spec or setting is wrong; the text names the key
+    └── NameTaken           another live actor or node holds this name
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from transport.errors import (
     PeerLost,
     ProtocolError,
     RemoteProtocolError,
+    SpecError,
     StaleHandle,
 )
 
@@ -105,9 +105,3 @@ class NameTaken(CallHomeError):
     """Another live actor, node or cluster holds this name; the text names its pid."""
 
     code = "name_taken"
-
-
-class SpecError(CallHomeError):
-    """A spec, a setting or an option is wrong; the text names the key and what is allowed."""
-
-    code = "spec"

@@ -16,7 +16,8 @@
     ├── FrameReleased               a frame was used after it was handed on or released
     ├── StaleHandle                 a shared-memory handle whose slot has been given to somebody else
     ├── AttachFailed                shared memory of the peer cannot be mapped here
-    └── OutboxFull                  a peer does not read; its outbox is at its bound
+    ├── OutboxFull                  a peer does not read; its outbox is at its bound
+    └── SpecError                   a spec or setting is wrong; the text names the key
 
 ``actors.errors`` adds the failures of routing and of actors under the same root. An error crosses a wire
 as ``to_wire(error)`` and comes back as the same class through ``from_wire``; a code that nobody here knows
@@ -157,6 +158,12 @@ class OutboxFull(CallHomeError):
 
     code = "outbox.full"
     retry = True
+
+
+class SpecError(CallHomeError):
+    """A spec, a setting or an option is wrong; the text names the key and what is allowed."""
+
+    code = "spec"
 
 
 def _all_subclasses(cls: type[CallHomeError]) -> list[type[CallHomeError]]:

@@ -1,0 +1,234 @@
+"""Settings of a node, and the rules by which settings and specs are checked.
+
+A value comes from a keyword, else from the environment (``CALLHOME_WINDOW_ITEMS``), else from the
+``[settings]`` table of a TOML file, else from the default here. Whatever is unknown or malformed
+raises ``SpecError``, which names the key, what was given and what is allowed.
+
+A *rule* takes a value and the key it stands under and returns the value as it is kept, or raises.
+``actors.cluster.spec`` checks its fields by the same rules.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+
+from transport.errors import SpecError
+
+Rule: TypeAlias = Callable[[Any, str], Any]
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+_PREFIX = "CALLHOME_"
+#: Variables that begin so belong to the test-suite and to perf, and are no settings.
+_RESERVED = ("CALLHOME_TEST_", "CALLHOME_PERF_")
+_SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)?")
+_UNITS = {None: 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+
+
+def wrong(key: str, value: object, allowed: str) -> SpecError:
+    """The error for a value that a rule refuses; ``allowed`` says what it takes instead."""
+    text = repr(value)
+    return SpecError(f"{key}: {text[:200]} is not allowed; expected {allowed}")
+
+
+def nearest(word: str, known: Collection[str]) -> str:
+    """``; did you mean 'x'?`` for the nearest known word, or nothing."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(word, known, n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def refuse_unknown(given: Collection[str], known: Collection[str], where: str) -> None:
+    """Raises SpecError for the first key that is not known, naming the nearest one that is."""
+    for key in given:
+        if key not in known:
+            path = f"{where}.{key}" if where else str(key)
+            hint = nearest(str(key), known)
+            raise SpecError(f"{path}: unknown key{hint} (allowed: {', '.join(sorted(known))})")
+
+
+def whole(low: int, high: int) -> Rule:
+    """A whole number from ``low`` to ``high``; text is taken for the sake of the environment."""
+
+    def rule(value: Any, key: str) -> int:
+        number = value
+        if isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,20}", value.strip()):
+            number = int(value)
+        if type(number) is not int or not low <= number <= high:
+            raise wrong(key, value, f"a whole number from {low} to {high}")
+        return number
+
+    return rule
+
+
+def size(low: int, high: int) -> Rule:
+    """A number of bytes from ``low`` to ``high``: whole, or text such as ``"16 MiB"``."""
+
+    def rule(value: Any, key: str) -> int:
+        number = value
+        if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+            number = int(match[1]) * _UNITS[match[2]]
+        if type(number) is not int or not low <= number <= high:
+            raise wrong(key, value, f"{low} to {high} bytes, such as 65536 or '64 KiB'")
+        return number
+
+    return rule
+
+
+def seconds(value: Any, key: str) -> float:
+    """Seconds above zero, up to a year."""
+    number = value
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = None
+    if type(number) not in (int, float) or not 0 < number <= 31_536_000:
+        raise wrong(key, value, "seconds above 0")
+    return float(number)
+
+
+def limit(value: Any, key: str) -> float | None:
+    """Seconds above zero; None, or the word ``none`` where there is no None, means no limit."""
+    if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
+        return None
+    try:
+        return seconds(value, key)
+    except SpecError:
+        raise wrong(key, value, "seconds above 0, or 'none' for no limit") from None
+
+
+def one_of(*choices: str) -> Rule:
+    """One of some words."""
+
+    def rule(value: Any, key: str) -> str:
+        if not isinstance(value, str) or value not in choices:
+            hint = nearest(value, choices) if isinstance(value, str) else ""
+            raise wrong(key, value, " or ".join(map(repr, choices)) + hint)
+        return value
+
+    return rule
+
+
+def folder(value: Any, key: str) -> str:
+    """The path of a folder, made absolute; it need not exist yet."""
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise wrong(key, value, "the path of a folder")
+    path = os.path.abspath(os.path.expanduser(os.fspath(value)))
+    if "\0" in path:
+        raise wrong(key, value, "the path of a folder")
+    return path
+
+
+def default_run() -> str:
+    """``$XDG_RUNTIME_DIR/callhome`` where that can be written, else ``/tmp/callhome-UID``."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    if base and os.path.isdir(base) and os.access(base, os.W_OK | os.X_OK):
+        return os.path.join(os.path.abspath(base), "callhome")
+    return f"/tmp/callhome-{os.getuid()}"
+
+
+def _setting(default: Any, rule: Rule) -> Any:
+    return field(default=default, metadata={"rule": rule})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of one node, its actors and its clients. Sizes in bytes, times in seconds.
+
+    ``Settings(...)`` takes keywords only and asks nobody else; ``Settings.load(...)`` asks the
+    environment and a TOML table as well. Raises SpecError.
+    """
+
+    #: Folder that holds the folders of all clusters; short, for a socket path has 107 bytes.
+    run: str = field(default_factory=default_run, metadata={"rule": folder})
+    #: Payload codec of streams that do not name one.
+    codec: str = _setting("msgpack", one_of("msgpack", "json"))
+    #: Credit of a stream: how far a producer may run ahead of its consumer.
+    window_items: int = _setting(256, whole(1, 1 << 20))
+    window_bytes: int = _setting(16 * MIB, size(4 * KIB, 64 * GIB))
+    #: Bytes and arrays below this size travel inside the message, others in shared memory.
+    inline_below: int = _setting(32 * KIB, size(0, 1 * GIB))
+    #: Shared memory of one process grows by steps up to a limit.
+    arena_step: int = _setting(64 * MIB, size(1 * MIB, 64 * GIB))
+    arena_limit: int = _setting(1 * GIB, size(1 * MIB, 1024 * GIB))
+    #: What may wait for one peer that does not read.
+    outbox_messages: int = _setting(65_536, whole(1, 1 << 24))
+    outbox_bytes: int = _setting(256 * MIB, size(1 * MIB, 64 * GIB))
+    #: Messages that an actor takes in before it has handled them.
+    mailbox: int = _setting(1024, whole(1, 1 << 24))
+    #: Limits that hold unless a request brings its own.
+    connect_timeout: float | None = _setting(5.0, limit)
+    first_item_timeout: float | None = _setting(600.0, limit)
+    gap_timeout: float | None = _setting(600.0, limit)
+    call_timeout: float | None = _setting(600.0, limit)
+    #: How long an actor may take to start, and to stop before it is killed.
+    start_timeout: float = _setting(10.0, seconds)
+    stop_grace: float = _setting(5.0, seconds)
+    #: Restart intensity: one restart more within the period, and the actor stays down.
+    max_restarts: int = _setting(5, whole(0, 1_000_000))
+    restart_period: float = _setting(30.0, seconds)
+
+    def __post_init__(self) -> None:
+        for name, rule in _rules().items():
+            object.__setattr__(self, name, rule(getattr(self, name), f"settings.{name}"))
+        if self.arena_limit < self.arena_step:
+            raise wrong(
+                "settings.arena_limit", self.arena_limit, f"at least arena_step ({self.arena_step})"
+            )
+
+    @classmethod
+    def load(
+        cls,
+        table: Mapping[str, Any] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        where: str = "settings",
+        **keywords: Any,
+    ) -> Settings:
+        """Settings from keywords, the environment, a TOML table and the defaults, in this order.
+
+        Called by the launcher, the command line and ``NodeSpec``. ``where`` is the key path under
+        which the table stands, for error texts.
+        """
+        rules = _rules()
+        values: dict[str, Any] = {}
+        table = mapping(table if table is not None else {}, where)
+        refuse_unknown(table, rules, where)
+        for name, value in table.items():
+            values[name] = rules[name](value, f"{where}.{name}")
+        for variable, text in (os.environ if environ is None else environ).items():
+            if variable.startswith(_PREFIX) and not variable.startswith(_RESERVED):
+                refuse_unknown([variable], [_PREFIX + name.upper() for name in rules], "")
+                name = variable[len(_PREFIX) :].lower()
+                values[name] = rules[name](text, variable)
+        refuse_unknown(keywords, rules, "settings")
+        return cls(**(values | keywords))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Settings:
+        """The settings of ``to_dict``: the environment of the reading process is not asked."""
+        refuse_unknown(mapping(data, "settings"), _rules(), "settings")
+        return cls(**data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings as JSON values, for a child process."""
+        return {name: getattr(self, name) for name in _rules()}
+
+
+def mapping(value: Any, key: str) -> dict[str, Any]:
+    """A table: a mapping whose keys are text."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise wrong(key, value, "a table")
+    return dict(value)
+
+
+def _rules() -> dict[str, Rule]:
+    return {spec.name: spec.metadata["rule"] for spec in fields(Settings)}
