@@ -1,0 +1,149 @@
+"""``python -m perf run`` and ``python -m perf compare``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from perf.checks import judge
+from perf.compare import comparison
+from perf.figures import from_lines, to_lines
+from perf.harness import SUITES, Options, check_cores, render, run
+from perf.plan import CoreNotOurs
+
+_RUN = """\
+Runs suites on pinned cores and prints a table. The client (and the router) run on the first core,
+engines on the second. Every repetition is a fresh set of processes; floors (a bare ZeroMQ
+ping-pong, bare msgpack) run before each, so that figures can be read as ratios.
+
+suites:
+  unary    one request, one answer: latency alone (c1), calls a second with 64 in flight (c64)
+  stream   small items a second over 1, 32 and 256 streams of 1000 items
+  bidi     round trips a second through one two-way stream, 1 and 64 under way
+  frames   arrays of 64 KiB to 64 MiB in shared memory, copied in or written in place
+  cancel   from stop() or leaving `async with` until the engine knows, alone and beside busy streams
+  startup  seconds from launch until four engines have answered; idle memory of an engine
+"""
+_RUN_END = """\
+examples:
+  python -m perf run --suite unary --cores 0,1
+  python -m perf run --suite all --cores 0,1 --repeat 5 --json after.jsonl
+  python -m perf run --suite stream --repeat 1 --profile engine   # perf-profile.0.engine.PID.pstats
+"""
+_COMPARE = """\
+Prints the ratio of every figure that two `run --json` files share. A figure is better or worse
+only when the ranges of the two runs do not touch; `by floor` takes out a machine that was slower
+as a whole.
+"""
+
+
+def _cores(text: str) -> tuple[int, ...]:
+    from actors.cluster.cores import parse_cores
+
+    from actors.errors import SpecError
+
+    try:
+        return check_cores(parse_cores(text))
+    except (SpecError, CoreNotOurs) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``python -m perf``."""
+    shape = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(prog="python -m perf", description="Perf suites of callhome.")
+    commands = top.add_subparsers(dest="command", required=True)
+    runs = commands.add_parser(
+        "run",
+        help="run suites on pinned cores",
+        description=_RUN,
+        epilog=_RUN_END,
+        formatter_class=shape,
+    )
+    runs.add_argument(
+        "--suite", choices=(*SUITES, "all"), action="append", help="may be repeated (all)"
+    )
+    runs.add_argument(
+        "--cores", type=_cores, default=None, metavar="0,1", help="cores to pin to (0,1)"
+    )
+    runs.add_argument("--repeat", type=_positive, default=3, help="repetitions of each suite (3)")
+    runs.add_argument("--json", type=Path, metavar="FILE", help="write one JSON line a figure")
+    runs.add_argument(
+        "--router",
+        choices=("here", "process"),
+        default="process",
+        help="router in the client's process, or in its own on the client's core (process)",
+    )
+    runs.add_argument("--strict", action="store_true", help="exit 1 when a limit is missed")
+    runs.add_argument(
+        "--profile",
+        choices=("client", "engine"),
+        default="",
+        help="dump cProfile statistics of one side",
+    )
+    runs.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="multiply the amount of work; below 1 for smoke tests only",
+    )
+    compares = commands.add_parser(
+        "compare", help="ratios of two runs", description=_COMPARE, formatter_class=shape
+    )
+    compares.add_argument("before", type=Path)
+    compares.add_argument("after", type=Path)
+    return top
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    asked = arguments.suite or ["all"]
+    suites = SUITES if "all" in asked else tuple(dict.fromkeys(asked))
+    options = Options(
+        suites,
+        arguments.cores or _cores("0,1"),
+        arguments.repeat,
+        arguments.router,
+        arguments.scale,
+        arguments.profile,
+        "perf-profile",
+    )
+    if arguments.json is not None:
+        arguments.json.touch()  # a path that cannot be written fails now, not after the run
+    report = run(options, _say)
+    sys.stdout.write(render(report))
+    if arguments.json is not None:
+        arguments.json.write_text(to_lines(report.figures, report.facts))
+    missed = any(not verdict.ok for verdict in judge(report.figures, options.router).values())
+    return 1 if report.failures or (arguments.strict and missed) else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0, 1 when a job failed or ``--strict`` found a missed limit, 2 for a wrong call."""
+    top = parser()
+    parsed = top.parse_args(arguments)
+    try:
+        if parsed.command == "run":
+            return _run(parsed)
+        before, after = (from_lines(path.read_text())[0] for path in (parsed.before, parsed.after))
+    except (OSError, ValueError, argparse.ArgumentTypeError) as error:
+        top.error(str(error))
+    sys.stdout.write(comparison(before, after))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

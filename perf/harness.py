@@ -1,0 +1,195 @@
+"""Runs suites in fresh processes with floors between them, and prints the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perf.checks import judge
+from perf.figures import Figure, Sample, number, summarise, table
+from perf.plan import CoreNotOurs, PerfError, Plan
+from perf.worker import FLOORS
+
+SUITES = ("unary", "stream", "bidi", "frames", "cancel", "startup")
+#: A repetition of one job that takes longer has hung; seconds.
+JOB_DEADLINE = 300.0
+#: Above this share of a core used by others before a repetition, its figures are suspect; percent.
+BUSY = 20.0
+_ROOT = str(Path(__file__).resolve().parent.parent)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What ``python -m perf run`` was asked for; ``cores`` have passed ``check_cores``."""
+
+    suites: tuple[str, ...]
+    cores: tuple[int, ...]
+    repeat: int = 3
+    router: str = "process"
+    scale: float = 1.0
+    profiled: str = ""
+    profile: str = ""
+
+
+@dataclass
+class Report:
+    """What a run found: its figures, the machine, and the jobs that failed with the reason."""
+
+    options: Options
+    figures: list[Figure] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+def check_cores(cores: Sequence[int]) -> tuple[int, ...]:
+    """The cores, when this process may run on each of them and none is named twice.
+
+    Raises CoreNotOurs naming the offending core and those that are permitted.
+    """
+    allowed = os.sched_getaffinity(0)
+    wrong = [core for core in cores if core not in allowed]
+    if wrong or not cores or len(set(cores)) != len(cores):
+        listed = ",".join(map(str, sorted(allowed)))
+        reason = (
+            f"core {wrong[0]} is not ours" if wrong else "name each core once, and at least one"
+        )
+        raise CoreNotOurs(
+            f"--cores {','.join(map(str, cores)) or '(none)'}: {reason}; permitted: {listed}"
+        )
+    return tuple(cores)
+
+
+def machine_facts(options: Options) -> dict[str, Any]:
+    """What a reader needs to judge the figures: machine, versions, options."""
+    from importlib.metadata import version
+
+    names = ("pyzmq", "msgpack", "numpy", "psutil")
+    return {
+        "cpus": os.cpu_count() or 0,
+        "cpu": _cpu_model(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in names},
+        "router": options.router,
+        "scale": options.scale,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def run(options: Options, say: Callable[[str], None]) -> Report:
+    """All repetitions of all suites, floors before each.
+
+    A job that fails is named in the report, and the rest goes on.
+    """
+    report = Report(options, facts=machine_facts(options))
+    samples: list[Sample] = []
+    busiest = 0.0
+    rounds = [
+        (repetition, suite) for repetition in range(options.repeat) for suite in options.suites
+    ]
+    for index, (repetition, suite) in enumerate(rounds):
+        busy = busy_percent(options.cores)
+        busiest = max(busiest, busy)
+        note = f"; others use {busy:.0f} % of a core, figures are suspect" if busy > BUSY else ""
+        say(f"[{index + 1}/{len(rounds)}] {suite}, repetition {repetition + 1}{note}")
+        for job in (*FLOORS, suite):
+            started = time.monotonic()
+            try:
+                samples += run_job(_plan(options, job, repetition))
+            except PerfError as error:
+                report.failures.append(f"{job}, repetition {repetition + 1}: {error}")
+                say(f"    {job} FAILED: {error}")
+            else:
+                say(f"    {job} took {time.monotonic() - started:.1f} s")
+    report.facts["busy_percent"] = round(busiest, 1)
+    report.figures = summarise(samples, options.cores)
+    return report
+
+
+def _plan(options: Options, job: str, repetition: int) -> Plan:
+    profile = f"{options.profile}.{repetition}" if options.profiled else ""
+    return Plan(job, options.cores, options.router, options.scale, options.profiled, profile)
+
+
+def busy_percent(cores: Sequence[int], seconds: float = 0.2) -> float:
+    """How much of the busiest of ``cores`` others use while we do nothing; percent."""
+    import psutil
+
+    shares: list[float] = psutil.cpu_percent(interval=seconds, percpu=True)
+    return max((shares[core] for core in cores if core < len(shares)), default=0.0)
+
+
+def run_job(plan: Plan, deadline: float = JOB_DEADLINE) -> list[Sample]:
+    """One repetition of one job in a fresh process.
+
+    Raises PerfError with the worker's own words when it failed, or when it took longer than
+    ``deadline`` seconds.
+    """
+    path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH", ""))))
+    command = [sys.executable, "-m", "perf.worker", plan.to_json()]
+    env = {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env
+    ) as worker:
+        try:
+            output, _ = worker.communicate(timeout=deadline)
+        except subprocess.TimeoutExpired:
+            raise PerfError(f"took longer than {deadline:.0f} s and was ended") from None
+        finally:
+            _end(worker)
+    lines = output.decode().splitlines()
+    try:
+        answer: dict[str, Any] = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        raise PerfError(
+            f"the worker ended with exit code {worker.returncode} and no answer"
+        ) from None
+    if "error" in answer:
+        raise PerfError(str(answer["error"]))
+    return [Sample(*fields) for fields in answer["samples"]]
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    """See that the worker is gone: asked first, so that its cluster leaves nothing behind."""
+    if worker.poll() is None:
+        worker.send_signal(signal.SIGINT)
+        try:
+            worker.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+
+
+def render(report: Report) -> str:
+    """The table of a run; beside each figure that has a limit its ratio, and ok or MISSED."""
+    verdicts = judge(report.figures, report.options.router)
+    rows = []
+    for figure in report.figures:
+        verdict = verdicts.get(figure.key)
+        values = [number(value) for value in (figure.median, figure.min, figure.max)]
+        rows.append([*figure.key, *values, figure.unit, verdict.text if verdict else ""])
+    text = table(["workload", "metric", "median", "min", "max", "unit", "against its floor"], rows)
+    missed = sum(not verdict.ok for verdict in verdicts.values())
+    cores = ",".join(map(str, report.options.cores))
+    text += (
+        f"\ncores {cores}, router {report.options.router}, {report.options.repeat} runs of each; "
+        f"{len(verdicts) - missed} of {len(verdicts)} limits held\n"
+    )
+    if report.options.scale != 1.0:
+        text += f"scale {report.options.scale}: a smoke test, no figure of it may be quoted\n"
+    return text + "".join(f"FAILED {failure}\n" for failure in report.failures)

@@ -1,0 +1,72 @@
+"""What one repetition of one job is told: its cores, where the router is, how much to do."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+class PerfError(Exception):
+    """A run cannot give an honest figure; the text says why and what to do."""
+
+
+class CoreNotOurs(PerfError):
+    """A core of ``--cores`` does not exist, is not permitted, or a process did not stay on it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One repetition of one job, as the harness hands it to ``perf.worker`` on its command line.
+
+    ``job`` is a suite or a floor; the client and a router run on the first core, engines on the
+    second (on the first, when only one is given). ``scale`` multiplies the repetition counts:
+    anything but 1.0 is for smoke tests. ``profile`` is a file prefix for cProfile dumps,
+    ``profiled`` the side that writes them.
+    """
+
+    job: str
+    cores: tuple[int, ...]
+    router: str = "process"
+    scale: float = 1.0
+    profiled: str = ""
+    profile: str = ""
+
+    @property
+    def client_core(self) -> int:
+        """Core of the client, and of the router."""
+        return self.cores[0]
+
+    @property
+    def engine_core(self) -> int:
+        """Core of the engine."""
+        return self.cores[1] if len(self.cores) > 1 else self.cores[0]
+
+    def count(self, full: int, least: int = 1) -> int:
+        """``full`` repetitions of something, scaled, but never fewer than ``least``."""
+        return max(least, round(full * self.scale))
+
+    def to_json(self) -> str:
+        """The plan as one JSON line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Plan:
+        """The plan that ``to_json`` wrote."""
+        fields: dict[str, Any] = json.loads(line)
+        return cls(**{**fields, "cores": tuple(fields["cores"])})
+
+
+def pin_to(core: int) -> None:
+    """Put this process, and all it starts from now on, on one core.
+
+    Raises CoreNotOurs when the core does not exist or the process may not use it.
+    """
+    try:
+        os.sched_setaffinity(0, {core})
+    except OSError as error:
+        allowed = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise CoreNotOurs(
+            f"cannot pin to core {core} ({error}); this process may use {allowed}"
+        ) from None
