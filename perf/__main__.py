@@ -132,7 +132,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0, 1 when a job failed or ``--strict`` found a missed limit, 2 for a wrong call."""
+    """Exit code: 0, 1 (a job failed; ``--strict``: a limit was missed), 2 for a wrong call."""
     top = parser()
     parsed = top.parse_args(arguments)
     try:

@@ -85,7 +85,7 @@ def to_lines(figures: Iterable[Figure], facts: dict[str, Any]) -> str:
 
 
 def from_lines(text: str) -> tuple[list[Figure], dict[str, Any]]:
-    """Figures and machine facts of ``to_lines``; raises ValueError naming a line that is neither."""
+    """Figures and machine facts of ``to_lines``; raises ValueError naming a line that is none."""
     figures: list[Figure] = []
     facts: dict[str, Any] = {}
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,10 +1,10 @@
 """Start-up of a node with a router and four engines: ``startup.4``.
 
-The engines have an endpoint each and are spread over the given cores.
-``seconds``: from entering ``Cluster`` in a process that has imported what it needs until all four
-engines have answered a call; the second launch of the process counts, the first one fills the
-caches. ``idle_rss_mb``: resident memory of the largest of the four processes after its first
-answer, before any frame; MB are 1e6 bytes.
+The engines have an endpoint each and are spread over the given cores. ``seconds``: from entering
+``Cluster``, in a process that has imported what it needs, until all four engines have answered a
+call; the second launch of the process counts, the first one fills the caches. ``idle_rss_mb``:
+resident memory of the largest of the four processes after its first answer, before any frame; MB
+are 1e6 bytes.
 """
 
 from __future__ import annotations
