@@ -1,0 +1,229 @@
+"""The run folder of a node: who may have it, what stands in it, how others find it.
+
+Layout: ``<root>/<cluster>/<node>/``, mode 0700, with the sockets of the node's actors and clients
+and
+
+    lock        flock'd by the node for its whole life; its text is the pid of whoever claimed it
+    node.json   who the node is (``NodeInfo``); 0600, replaced atomically, there once the node
+    answers
+
+The launcher claims the folder and hands the locked descriptor to the node process, so a second node
+of the same name is refused before anything is started. The kernel drops the lock with the last
+process that holds it: a lock that can be had belongs to nobody, whatever files say."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import stat
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from actors.errors import NameTaken, SpecError
+from actors.kernel.peers import alive
+from transport.bus.address import Address
+
+_LOCK = "lock"
+_NODE = "node.json"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}")
+#: A folder may vanish between our mkdir and our open when its last node is just leaving.
+_ATTEMPTS = 20
+_PAUSE = 0.005
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """What ``node.json`` says; ``children`` are the addresses of the processes it had started."""
+
+    cluster: str
+    node: str
+    folder: str
+    address: Address
+    children: tuple[Address, ...] = ()
+
+    @property
+    def alive(self) -> bool:
+        """The node's process still runs (a zombie does not)."""
+        return alive(self.address)
+
+
+def check_name(what: str, name: str) -> str:
+    """``name`` if it can be part of a path; raises SpecError saying what is allowed."""
+    if not _NAME.fullmatch(name):
+        raise SpecError(
+            f"{what} name {name!r}: 1 to 40 letters, digits, '_', '-' and '.' are allowed, "
+            "and it must begin with a letter, a digit or '_'"
+        )
+    return name
+
+
+def node_folder(root: str, cluster: str, node: str) -> str:
+    """Path of a node's run folder. Raises SpecError for names that cannot stand in a path."""
+    return os.path.join(
+        os.path.abspath(root), check_name("cluster", cluster), check_name("node", node)
+    )
+
+
+def _private(path: str) -> None:
+    """Make a folder that only we can enter. Raises SpecError when somebody else could."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise SpecError(
+            f"run folder {path!r} is not a folder of this user; "
+            "remove it, or set CALLHOME_RUN to another"
+        )
+    if found.st_mode & 0o077:
+        os.chmod(path, 0o700)
+
+
+class Claim:
+    """The right to run a node in ``folder``, as long as the locked descriptor ``fd`` is open
+    somewhere.
+
+    Made by the launcher, which hands ``fd`` to the node process and closes its own copy.
+    """
+
+    def __init__(self, root: str, cluster: str, node: str) -> None:
+        """Raises NameTaken if another node lives there, SpecError if the folder cannot be ours."""
+        self.folder = node_folder(root, cluster, node)
+        self.fd = -1
+        for _ in range(_ATTEMPTS):
+            try:
+                self._make(root)
+                self.fd = try_lock(self.folder, create=True)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise SpecError(
+                    f"run folder {self.folder!r} cannot be made: {error}; "
+                    "set CALLHOME_RUN to another place"
+                ) from error
+            if self.fd >= 0:
+                os.ftruncate(self.fd, 0)
+                os.write(self.fd, str(os.getpid()).encode())
+                return
+            info = read_info(self.folder)
+            if info is not None and info.alive:
+                break
+            time.sleep(_PAUSE)  # a node that is just leaving, or a sweep that is just looking
+        raise NameTaken(self._taken(cluster, node))
+
+    def _make(self, root: str) -> None:
+        os.makedirs(root, 0o700, exist_ok=True)
+        _private(os.path.dirname(self.folder))
+        _private(self.folder)
+
+    def _taken(self, cluster: str, node: str) -> str:
+        info = read_info(self.folder)
+        if info is not None and info.alive:
+            who = f"is running (pid {info.address.pid})"
+        else:
+            who = f"is starting or stopping (pid {_claimer(self.folder) or 'unknown'})"
+        return (
+            f"node {node!r} of cluster {cluster!r} {who}; choose another name, "
+            f"or stop it first (callhome stop --cluster {cluster})"
+        )
+
+    def close(self) -> None:
+        """Drop our copy of the descriptor; the lock stays with a process that inherited it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _claimer(folder: str) -> str:
+    try:
+        return Path(folder, _LOCK).read_text()
+    except OSError:
+        return ""
+
+
+def try_lock(folder: str, *, create: bool = False) -> int:
+    """The descriptor of the folder's lock, held until it is closed; -1 while somebody else holds
+    it.
+
+    Raises FileNotFoundError when there is no folder, or (without ``create``) no lock file.
+    """
+    path = os.path.join(folder, _LOCK)
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    fd = os.open(path, flags, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(fd).st_ino != os.stat(path).st_ino:
+            raise FileNotFoundError(path)  # we locked a file that had just been removed
+    except BlockingIOError:
+        os.close(fd)
+        return -1
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def write_info(info: NodeInfo) -> None:
+    """Put ``info`` into its folder in one step, readable by its owner only."""
+    path = os.path.join(info.folder, _NODE)
+    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        json.dump(asdict(info), file)
+    os.replace(path + ".new", path)
+
+
+def read_info(folder: str) -> NodeInfo | None:
+    """What the folder's ``node.json`` says; None when there is none or it cannot be read."""
+    try:
+        data = json.loads(Path(folder, _NODE).read_text())
+        return NodeInfo(
+            cluster=str(data["cluster"]),
+            node=str(data["node"]),
+            folder=folder,
+            address=_address(data["address"]),
+            children=tuple(_address(each) for each in data["children"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _address(fields: list[object]) -> Address:
+    name, incarnation, pid, started = fields
+    if not all(isinstance(each, int) for each in (incarnation, pid, started)):
+        raise TypeError("not an address")
+    return Address(str(name), incarnation, pid, started)  # type: ignore[arg-type]
+
+
+def remove_folder(folder: str) -> None:
+    """Delete a node's folder, and its cluster's when that was the last node. Never raises."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(folder))
+
+
+def folders(root: str) -> list[str]:
+    """All node folders below ``root``, sorted."""
+    found = []
+    for cluster in sorted(_listdir(root)):
+        for node in sorted(_listdir(os.path.join(root, cluster))):
+            folder = os.path.join(os.path.abspath(root), cluster, node)
+            if os.path.exists(os.path.join(folder, _LOCK)):
+                found.append(folder)
+    return found
+
+
+def _listdir(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def live_nodes(root: str) -> list[NodeInfo]:
+    """Every node below ``root`` whose process runs and answers."""
+    infos = (read_info(folder) for folder in folders(root))
+    return [info for info in infos if info is not None and info.alive]

@@ -1,0 +1,70 @@
+"""Remove what a crashed node left: its processes, sockets and files.
+
+Called by the launcher before it starts a node in a folder that it has just claimed, and by
+``callhome doctor`` for all folders. Shared memory needs no sweeping: a memfd goes with its last
+process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from actors.cluster.folder import NodeInfo, folders, read_info, remove_folder, try_lock
+from actors.kernel.peers import alive
+
+_KEEP = ("lock",)
+
+
+def kill_children(info: NodeInfo) -> list[int]:
+    """SIGKILL those recorded children that have outlived their node; the pids that were there.
+
+    Pid and start time must both match, so a process that merely got an old pid is left alone.
+    """
+    killed = []
+    for address in info.children:
+        if not alive(address):
+            continue
+        with contextlib.suppress(ProcessLookupError):
+            fd = os.pidfd_open(address.pid)
+            try:
+                if alive(address):
+                    signal.pidfd_send_signal(fd, signal.SIGKILL)
+                    killed.append(address.pid)
+            finally:
+                os.close(fd)
+    return killed
+
+
+def sweep_claimed(folder: str) -> list[str]:
+    """Empty a folder whose lock the caller holds; one line for each thing that was left in it."""
+    lines = []
+    info = read_info(folder)
+    if info is not None:
+        lines = [f"killed process {pid}, left by node {info.node!r}" for pid in kill_children(info)]
+    for name in sorted(os.listdir(folder)):
+        if name not in _KEEP:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
+                lines.append(f"removed {os.path.join(folder, name)}")
+    return lines
+
+
+def sweep_stale(root: str) -> list[str]:
+    """Remove every folder below ``root`` whose node is gone; one line for each thing removed."""
+    lines: list[str] = []
+    for folder in folders(root):
+        try:
+            fd = try_lock(folder)
+        except OSError:
+            continue
+        if fd < 0:
+            continue
+        # The lock is ours until the folder is gone: whoever claims the name meanwhile tries again.
+        try:
+            lines += sweep_claimed(folder)
+            remove_folder(folder)
+            lines.append(f"removed {folder}")
+        finally:
+            os.close(fd)
+    return lines

@@ -1,0 +1,67 @@
+"""What a crashed node left is removed, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from actors.cluster.folder import Claim, NodeInfo, remove_folder, write_info
+from actors.cluster.sweep import sweep_claimed, sweep_stale
+from actors.kernel.peers import start_time
+from transport.bus.address import Address
+
+DEAD = Address("node", 1, os.getpid(), 1)  # our pid, another start time
+
+
+def sleeper() -> tuple[subprocess.Popen[bytes], Address]:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    return process, Address("engine", 2, process.pid, start_time(process.pid))
+
+
+def crashed(root: str, name: str, *children: Address) -> Claim:
+    claim = Claim(root, "demo", name)
+    write_info(NodeInfo("demo", name, claim.folder, DEAD, children))
+    Path(claim.folder, "engine.2.d").touch()
+    return claim
+
+
+def test_processes_and_files_of_a_dead_node_go(tmp_path: Path) -> None:
+    process, address = sleeper()
+    claim = crashed(str(tmp_path), "a", address)
+    claim.close()
+    lines = sweep_stale(str(tmp_path))
+    assert process.wait(10) == -9
+    assert process.stdin is not None
+    process.stdin.close()
+    assert not os.path.exists(claim.folder)
+    assert any(f"process {process.pid}" in line for line in lines)
+    assert any(claim.folder in line for line in lines)
+    assert sweep_stale(str(tmp_path)) == []
+
+
+def test_a_pid_that_was_given_to_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    process, address = sleeper()
+    crashed(str(tmp_path), "a", address._replace(started=address.started - 1)).close()
+    sweep_stale(str(tmp_path))
+    assert process.poll() is None
+    process.communicate(b"\n", timeout=10)
+    assert process.returncode == 0
+
+
+def test_a_living_node_is_left_alone(tmp_path: Path) -> None:
+    claim = crashed(str(tmp_path), "a")
+    assert sweep_stale(str(tmp_path)) == []
+    assert Path(claim.folder, "engine.2.d").exists()
+    claim.close()
+    remove_folder(claim.folder)
+
+
+def test_a_claimed_folder_is_emptied_but_kept(tmp_path: Path) -> None:
+    claim = crashed(str(tmp_path), "a")
+    lines = sweep_claimed(claim.folder)
+    assert len(lines) == 2
+    assert os.listdir(claim.folder) == ["lock"]
+    claim.close()
+    remove_folder(claim.folder)
