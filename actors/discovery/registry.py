@@ -1,22 +1,24 @@
 """The registry of a node, and the way to it from the other processes of the node.
 
-``Registry`` is the table itself (pure). The node's process owns one and publishes what its children serve;
-every other process keeps a mirror of it, ``RegistryDiscovery``, fed over the bus by Snapshot, Added and
-Removed. Both are lossless: a subscriber is told of each change exactly once, in the order in which they
-were made, even when a listener makes changes itself.
-"""
+``Registry`` is the table itself (pure). The node's process owns one and publishes what its children
+serve; every other process keeps a mirror of it, ``RegistryDiscovery``, fed over the bus by
+Snapshot, Added and Removed. Both are lossless: a subscriber is told of each change exactly once, in
+the order in which they were made, even when a listener makes changes itself."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from actors.discovery.base import Change, Listener
-from actors.errors import ActorDead, DeadlineExceeded
-from actors.kernel.runtime import Runtime
+from actors.errors import DeadlineExceeded
 from actors.messages import Added, Record, Removed, Snapshot, Subscribe, Unsubscribe
 from transport.bus.address import Address
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime import Runtime
 
 _Key = tuple[int, str]
 
@@ -53,7 +55,7 @@ class Registry:
         return list(self._records.values())
 
     def add(self, record: Record) -> None:
-        """Publish ``record``; one that is there already is not told twice, a changed one is replaced."""
+        """Publish ``record``; the same one is not told twice, a changed one replaces the old."""
         old = self._records.get(_key(record))
         if old == record:
             return
@@ -75,7 +77,7 @@ class Registry:
                 self._tell(Removed(record, reason))
 
     def replace(self, records: Iterable[Record]) -> None:
-        """Take over a Snapshot: what is told to the subscribers is the Snapshot, not the difference."""
+        """Take over a Snapshot; subscribers are told the Snapshot, not the difference."""
         self._records = {_key(record): record for record in records}
         self._tell(Snapshot(self.records))
 
@@ -97,7 +99,7 @@ class Registry:
         self._drain()
 
     def _drain(self) -> None:
-        """Deliver what is due. A change made by a listener waits its turn, so all hear one order."""
+        """Deliver what is due; a change made by a listener waits, so that all hear one order."""
         if self._telling:
             return
         self._telling = True
@@ -111,7 +113,8 @@ class Registry:
 
 
 class RegistryDiscovery:
-    """The node's registry as another process of the node sees it. One a process; serves many listeners.
+    """The node's registry as another process of the node sees it. One a process; serves many
+    listeners.
 
     ``node`` is the address of the node's actor. ``start`` must have returned before ``subscribe``.
     """
