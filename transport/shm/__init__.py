@@ -1,1 +1,1 @@
-"""Shared memory inside a node: arenas of memfd segments, handles, and frames that are numpy views."""
+"""Shared memory inside a node: arenas of memfd segments, and frames in them."""

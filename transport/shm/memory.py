@@ -1,0 +1,324 @@
+"""The shared memory of one process: its arena, its peers' segments, the leases both ways."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from transport.errors import RemoteProtocolError, StaleHandle
+from transport.shm.arena import MIB, NOBODY, Arena, ArenaStatistics
+from transport.shm.frames import Frame, Frames, Ties, dtype_text, fill, view
+from transport.shm.segment import Segment, attach_segment
+from transport.wire.handle import NO_SEGMENT, Announcement, Handle
+
+if TYPE_CHECKING:
+    import mmap
+
+    from numpy.typing import NDArray
+
+    from transport.shm.slab import Slot
+
+#: ``(segment, offset, generation)`` of a lease that ends.
+Release = tuple[int, int, int]
+
+
+class _Link:
+    """What a peer knows of our segments."""
+
+    __slots__ = ("announced", "attached", "refused")
+
+    def __init__(self) -> None:
+        self.announced: set[int] = set()
+        self.attached: set[int] = set()
+        self.refused = False
+
+
+class Memory:
+    """The shared memory of one actor incarnation, as payloads and the runtime use it.
+
+    As owner: ``export_*`` puts data into the arena, ``lend`` gives a handle to a peer, ``release``
+    and ``take_back`` end leases. As reader: ``attach`` maps what a peer announced, ``view_*``,
+    ``read_bytes`` and ``open_frame`` show a handle, or ``drop`` returns it unseen: exactly one of
+    them for each handle received. Leases that have ended wait in ``drain_releases``; ``wake`` is
+    called when there are some, in any thread, at most once until they are drained.
+
+    ``threshold`` is the size in bytes from which data is worth a handle. Everything but ``frames``,
+    ``export_*`` and the end of views belongs to the thread of the loop.
+    """
+
+    def __init__(
+        self,
+        owner: int,
+        *,
+        wake: Callable[[], object],
+        step: int = 64 * MIB,
+        limit: int = 1024 * MIB,
+        threshold: int = 32768,
+    ) -> None:
+        self.owner = owner
+        self.threshold = threshold
+        self._ties = Ties(wake)
+        self._arena = Arena(owner, step=step, limit=limit)
+        self.frames = Frames(self._arena, self._ties)
+        self._links: dict[int, _Link] = {}
+        self._attached: dict[tuple[int, int], Segment] = {}
+        #: ``(owner, segment, offset, generation)`` of leases on peers' memory that have ended.
+        self._ended: deque[tuple[int, int, int, int]] = deque()
+
+    # The owner's side.
+
+    def export_array(self, array: NDArray[Any]) -> Handle:
+        """Copy an array of any strides into the arena, in C order.
+
+        The handle is held until it is lent or unexported. Raises MemoryExhausted when the arena is
+        full, EncodeError for a dtype that cannot be shared.
+        """
+        text = dtype_text(array.dtype)
+        if not array.nbytes:
+            return Handle(self.owner, NO_SEGMENT, 0, 0, 0, text, array.shape)
+        slot = self._arena.allocate(array.nbytes)
+        try:
+            fill(self._arena.segment(slot.segment).map, slot.offset, array)
+        except BaseException:
+            self._abandon(slot)
+            raise
+        return Handle(
+            self.owner, slot.segment, slot.offset, array.nbytes, slot.generation, text, array.shape
+        )
+
+    def export_bytes(self, buffer: bytes | bytearray | memoryview) -> Handle:
+        """Copy raw bytes into the arena.
+
+        The handle's dtype is ``""``. Raises as ``export_array`` does.
+        """
+        source = memoryview(buffer)
+        size = source.nbytes
+        if not size:
+            return Handle(self.owner, NO_SEGMENT, 0, 0, 0, "", (0,))
+        slot = self._arena.allocate(size)
+        try:
+            plain = source.cast("B") if source.c_contiguous else memoryview(source.tobytes())
+            self._arena.segment(slot.segment).map[slot.offset : slot.offset + size] = plain
+        except BaseException:
+            self._abandon(slot)
+            raise
+        return Handle(self.owner, slot.segment, slot.offset, size, slot.generation, "", (size,))
+
+    def unexport(self, handle: Handle) -> None:
+        """End the owner's hold on a handle that will not be lent (again).
+
+        Harmless when it has none.
+        """
+        self._arena.unexport(handle)
+
+    def lend(self, handle: Handle, borrower: int, stream: int, *, keep: bool = False) -> None:
+        """Lease a handle to the peer it is sent to, for one stream.
+
+        With ``keep`` the owner holds on as well, so that the frame can be lent again after a
+        refusal, until ``unexport``. Raises StaleHandle when it was freed, LocalProtocolError when
+        this borrower has it already.
+        """
+        self._arena.lend(handle, borrower, stream, keep=keep)
+
+    def renew(self, handle: Handle) -> Handle:
+        """A kept handle under a new generation, for the next attempt.
+
+        Late releases of the old one mean nothing then.
+        Raises StaleHandle when it was freed, LocalProtocolError while somebody borrows it.
+        """
+        return self._arena.renew(handle)
+
+    def release(self, borrower: int, releases: Iterable[Release]) -> None:
+        """End leases that ``borrower`` returned; doubled and late ones change nothing."""
+        for segment, offset, generation in releases:
+            self._arena.release(borrower, segment, offset, generation)
+
+    def take_back(self, borrower: int) -> int:
+        """End all leases of a peer that died; how many slots that freed."""
+        return self._arena.take_back(borrower)
+
+    def take_back_stream(self, borrower: int, stream: int) -> int:
+        """End the leases of a stream whose Open never reached ``borrower``.
+
+        How many slots that freed.
+        """
+        return self._arena.take_back_stream(borrower, stream)
+
+    def statistics(self) -> ArenaStatistics:
+        """What the arena holds now."""
+        return self._arena.statistics()
+
+    # What peers know of the arena.
+
+    def needs(self, peer: int, handles: Iterable[Handle] | None = None) -> list[Announcement]:
+        """Segments of ``handles`` (None: all segments) that ``peer`` has not been told of.
+
+        Counts them as told.
+
+        The caller sends them to the peer before the handles.
+        """
+        if peer == self.owner:
+            return []
+        link = self._links.get(peer)
+        if link is None:
+            link = self._links[peer] = _Link()
+        if handles is None:
+            numbers: Iterable[int] = self._arena.numbers()
+        else:
+            numbers = [handle.segment for handle in handles if handle.segment != NO_SEGMENT]
+        missing = [number for number in dict.fromkeys(numbers) if number not in link.announced]
+        link.announced.update(missing)
+        return [self._arena.announcement(number) for number in missing]
+
+    def mark(self, peer: int, segment: int, ok: bool) -> None:
+        """Note the peer's answer to an announcement: mapped, or refused."""
+        link = self._links.get(peer)
+        if link is not None and ok:
+            link.attached.add(segment)
+        elif link is not None:
+            link.refused = True
+
+    def usable(self, peer: int) -> bool:
+        """Whether handles may be sent to ``peer``: it has refused no segment."""
+        link = self._links.get(peer)
+        return link is None or not link.refused
+
+    def attached(self, peer: int, handles: Iterable[Handle]) -> bool:
+        """Whether ``peer`` has answered that it mapped the segments of all ``handles``."""
+        if peer == self.owner:
+            return True
+        link = self._links.get(peer)
+        known = link.attached if link is not None else ()
+        return all(handle.segment == NO_SEGMENT or handle.segment in known for handle in handles)
+
+    def forget(self, peer: int) -> None:
+        """Drop what is known of a peer's view of us: it is gone."""
+        self._links.pop(peer, None)
+
+    # The reader's side.
+
+    def attach(self, announced: Announcement) -> None:
+        """Map a segment that a peer announced.
+
+        Idempotent. Raises AttachFailed with cause and next step.
+        """
+        key = (announced.owner, announced.segment)
+        if announced.owner != self.owner and key not in self._attached:
+            segment = attach_segment(announced)
+            segment.warm()
+            self._attached[key] = segment
+
+    def detach(self, owner: int) -> None:
+        """Let go of a dead owner's segments; views that live keep their memory."""
+        for key in [key for key in self._attached if key[0] == owner]:
+            self._attached.pop(key).close()
+
+    def view_array(self, handle: Handle) -> NDArray[Any]:
+        """The handle as a read-only array; its lease ends when the last view of it is gone.
+
+        Raises RemoteProtocolError for a segment that was not attached, bounds outside it, or a
+        shape that does not fill the bytes; StaleHandle when the slot was freed.
+        """
+        array, flat = view(self._buffer(handle), handle)
+        self._tie(flat, handle)
+        return array
+
+    def view_bytes(self, handle: Handle) -> memoryview:
+        """The handle's bytes as a read-only memoryview whose lease ends with it.
+
+        Raises as ``view_array`` does.
+        """
+        _, flat = view(self._buffer(handle), handle._replace(dtype="", shape=(handle.size,)))
+        self._tie(flat, handle)
+        return flat.data
+
+    def read_bytes(self, handle: Handle) -> bytes:
+        """A copy of the handle's bytes.
+
+        The lease ends at once. Needs no numpy; raises as ``view_array`` does.
+        """
+        buffer = self._buffer(handle)
+        data = bytes(buffer[handle.offset : handle.offset + handle.size])
+        self.drop(handle)
+        return data
+
+    def open_frame(self, handle: Handle) -> Frame:
+        """The handle as a Frame to read; raises as ``view_array`` does."""
+        return Frame(self.view_array(handle))
+
+    def drop(self, handle: Handle) -> None:
+        """Return the lease of a handle that will not be looked at."""
+        if handle.segment != NO_SEGMENT:
+            queue, key = self._return_of(handle)
+            queue.append(key)
+            self._ties.wake()
+
+    def drain_releases(self) -> dict[int, list[Release]]:
+        """Leases on peers' memory that ended since the last call, by owner, to be sent to it.
+
+        Those on this process's own memory are settled here.
+        """
+        self._ties.rearm()
+        if self._arena.returned:
+            self._arena.collect()
+        releases: dict[int, list[Release]] = {}
+        while self._ended:
+            owner, segment, offset, generation = self._ended.popleft()
+            releases.setdefault(owner, []).append((segment, offset, generation))
+        return releases
+
+    def close(self) -> None:
+        """Unmap everything that nobody looks at, close all descriptors.
+
+        Never raises because views live.
+        """
+        self._arena.close()
+        for segment in self._attached.values():
+            segment.close()
+        self._attached.clear()
+
+    def _buffer(self, handle: Handle) -> mmap.mmap | memoryview:
+        if handle.owner == self.owner:
+            self._arena.check(handle)
+            if handle.segment == NO_SEGMENT:
+                return memoryview(b"")
+            return memoryview(self._arena.segment(handle.segment).map).toreadonly()
+        if handle.segment == NO_SEGMENT:
+            return memoryview(b"")
+        segment = self._attached.get((handle.owner, handle.segment))
+        if segment is None:
+            raise RemoteProtocolError(
+                f"handle in segment {handle.segment} of {handle.owner:x}, which was not announced "
+                "or could not be mapped here"
+            )
+        if handle.offset < segment.start or handle.offset + handle.size > segment.size:
+            raise RemoteProtocolError(
+                f"handle of {handle.size} bytes at {handle.offset} in a segment of {segment.size}"
+            )
+        if segment.generation_at(handle.offset) != handle.generation:
+            raise StaleHandle(
+                f"frame at byte {handle.offset} of segment {handle.segment} is not of generation "
+                f"{handle.generation} any more: its owner has freed it"
+            )
+        return segment.map
+
+    def _tie(self, flat: NDArray[Any], handle: Handle) -> None:
+        if handle.segment != NO_SEGMENT:
+            queue, key = self._return_of(handle)
+            self._ties.tie(flat, queue, key)
+
+    def _return_of(
+        self, handle: Handle
+    ) -> tuple[deque[tuple[int, int, int, int]], tuple[int, int, int, int]]:
+        if handle.owner == self.owner:
+            return self._arena.returned, (
+                handle.segment,
+                handle.offset,
+                handle.generation,
+                self.owner,
+            )
+        return self._ended, (handle.owner, handle.segment, handle.offset, handle.generation)
+
+    def _abandon(self, slot: Slot) -> None:
+        self._arena.returned.append((slot.segment, slot.offset, slot.generation, NOBODY))
