@@ -1,0 +1,125 @@
+"""Rules for the fields of a spec: names, endpoints, cores, arguments, and what a child imports.
+
+Used by ``actors.cluster.spec``. Each takes a value and its key path and returns the value as it is
+kept, or raises ``SpecError``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from actors.config import Rule, mapping, whole, wrong
+from actors.errors import SpecError
+
+#: ``"module:attribute"``, ``"path/to/file.py:attribute"``, or the class or function itself.
+Target: TypeAlias = str | Callable[..., object]
+
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
+_ENDPOINT = re.compile(rf"{_WORD}\.{_WORD}\.{_WORD}")
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_TARGET_FORM = "'module:attribute', 'file.py:attribute', or a class or function of a module"
+
+
+def name(value: Any, key: str) -> str:
+    """A name that can be part of a socket's file name."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise wrong(key, value, "a name of letters, digits, '_', '-' and '.', at most 80 long")
+    return value
+
+
+def endpoint(value: Any, key: str) -> str:
+    """``namespace.component.endpoint``."""
+    if not isinstance(value, str) or not _ENDPOINT.fullmatch(value):
+        raise wrong(key, value, "'namespace.component.endpoint', such as 'demo.shout.generate'")
+    return value
+
+
+def target(value: Any, key: str) -> str:
+    """The text by which a child process imports a class or function."""
+    if not isinstance(value, str):
+        return _located(value, key)
+    source, _, attribute = value.rpartition(":")
+    if not _DOTTED.fullmatch(attribute):
+        raise wrong(key, value, _TARGET_FORM)
+    if source.endswith(".py"):
+        path = os.path.abspath(source)
+        if not os.path.isfile(path):
+            raise SpecError(f"{key}: no such file: {path!r} (expected {_TARGET_FORM})")
+        return f"{path}:{attribute}"
+    if not _DOTTED.fullmatch(source):
+        raise wrong(key, value, _TARGET_FORM)
+    return value
+
+
+def _located(value: Any, key: str) -> str:
+    qualname = getattr(value, "__qualname__", None)
+    module = getattr(value, "__module__", None)
+    if not callable(value) or not isinstance(qualname, str) or not isinstance(module, str):
+        raise wrong(key, value, _TARGET_FORM)
+    if "<" in qualname:
+        raise wrong(key, value, "something at the top of a module: a child imports it by its name")
+    loaded = sys.modules.get(module)
+    spec = getattr(loaded, "__spec__", None)
+    if spec is not None:  # __spec__ knows the name even under ``python -m``
+        return f"{spec.name}:{qualname}"
+    file = getattr(loaded, "__file__", None)
+    if file is None:
+        raise SpecError(
+            f"{key}: {qualname} was defined in no file, so a child process cannot import it; "
+            "put it into a module"
+        )
+    return f"{os.path.abspath(file)}:{qualname}"
+
+
+def optional(rule: Rule) -> Rule:
+    """A rule that lets None through."""
+    return lambda value, key: None if value is None else rule(value, key)
+
+
+def cpus(value: Any, key: str) -> tuple[int, ...]:
+    """Core numbers, each once."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or not value:
+        raise wrong(key, value, "a list of core numbers, such as [0, 1]")
+    cores = tuple(whole(0, 65_535)(core, f"{key}[{i}]") for i, core in enumerate(value))
+    if len(set(cores)) < len(cores):
+        raise wrong(key, value, "each core once")
+    return cores
+
+
+def variables(value: Any, key: str) -> dict[str, str]:
+    """Environment variables and their text."""
+    table = mapping(value, key)
+    for variable, text in table.items():
+        if not variable or "=" in variable or "\0" in variable:
+            raise wrong(key, variable, "names of environment variables")
+        if not isinstance(text, str) or "\0" in text:
+            raise wrong(f"{key}.{variable}", text, "text")
+    return table
+
+
+def arguments(value: Any, key: str) -> dict[str, Any]:
+    """Keyword arguments of a constructor, as JSON values."""
+    table = mapping(value, key)
+    for keyword, argument in table.items():
+        if not keyword.isidentifier():
+            raise wrong(key, keyword, "keyword arguments of the constructor")
+        _json(argument, f"{key}.{keyword}", 0)
+    return table
+
+
+def _json(value: Any, key: str, depth: int) -> None:
+    if depth > 64:
+        raise SpecError(f"{key}: nested deeper than 64 levels")
+    if isinstance(value, Mapping):
+        for inner, part in mapping(value, key).items():
+            _json(part, f"{key}.{inner}", depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for i, part in enumerate(value):
+            _json(part, f"{key}[{i}]", depth + 1)
+    elif value is not None and not isinstance(value, (str, int, float, bool)):
+        raise wrong(key, value, "text, a number, a bool, None, or a list or table of these")

@@ -1,0 +1,281 @@
+"""What a node is made of, as data: the same thing in Python, in TOML and as JSON for a process.
+
+Every spec checks itself when it is made. A mistake raises ``SpecError`` at that place; it names the
+key path (``engines[1].capacity``), what was given, what is allowed and the nearest known word.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+
+from actors.cluster import rules
+from actors.cluster.rules import Target
+from actors.config import Rule, Settings, mapping, one_of, refuse_unknown, whole, wrong
+from actors.errors import SpecError
+
+Place: TypeAlias = Literal["process", "here"]
+Restart: TypeAlias = Literal["on-failure", "always", "never"]
+Policy: TypeAlias = Literal["least_loaded", "round_robin", "random"]
+_PLACE = one_of("process", "here")
+_RESTART = one_of("on-failure", "always", "never")
+
+
+class _Checked:
+    """Checks the fields of a spec by the rules of its class, in Python and out of a table alike."""
+
+    _RULES: ClassVar[Mapping[str, Rule]]
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        for name, rule in self._RULES.items():
+            object.__setattr__(self, name, rule(getattr(self, name), f"{where}.{name}"))
+        self._check(where)
+
+    def _check(self, where: str) -> None:
+        """What no field shows alone: the process that an actor placed here lives in is not ours."""
+        if getattr(self, "place", "") != "here":
+            return
+        for name in ("cpus", "env"):
+            if getattr(self, name, None):
+                raise SpecError(
+                    f"{where}.{name}: not together with place='here', where the actor lives in the "
+                    "caller's process; pin that process, or use place='process'"
+                )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: str = "") -> Self:
+        """The spec that ``to_dict`` or a TOML table describes; ``where`` is its key path."""
+        table = mapping(data, where or cls.__name__)
+        refuse_unknown(table, cls._RULES, where)
+        prefix = f"{where}." if where else ""
+        for spec in fields(cls):  # type: ignore[arg-type]
+            lacks_default = spec.default is MISSING and spec.default_factory is MISSING
+            if lacks_default and spec.name not in table:
+                raise SpecError(f"{prefix}{spec.name}: missing; {cls.__name__} needs it")
+        checked = {name: cls._RULES[name](value, prefix + name) for name, value in table.items()}
+        try:
+            return cls(**checked)
+        except SpecError as error:  # only _check can still object, and it knows no path
+            raise SpecError(error.message.replace(f"{cls.__name__}.", prefix, 1)) from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as JSON values."""
+        return {name: _plain(getattr(self, name)) for name in self._RULES}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (_Checked, Settings)):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value
+
+
+@dataclass(frozen=True)
+class RouterSpec(_Checked):
+    """A router actor: chooses a worker for each stream by ``policy``."""
+
+    policy: Policy = "least_loaded"
+    name: str = "router"
+    place: Place = "process"
+    cpus: Sequence[int] | None = None
+
+    _RULES: ClassVar[Mapping[str, Rule]] = {
+        "policy": one_of("least_loaded", "round_robin", "random"),
+        "name": rules.name,
+        "place": _PLACE,
+        "cpus": rules.optional(rules.cpus),
+    }
+
+
+@dataclass(frozen=True)
+class EngineSpec(_Checked):
+    """``replicas`` processes that serve ``endpoint`` with the user's ``engine``.
+
+    ``capacity`` is the number of streams that a replica handles at once, ``queue`` the number that
+    may wait for a place; one more is refused with ``Overloaded``. ``args`` go to the constructor as
+    keywords. ``adapter`` turns foreign payloads into requests and items into payloads. Processes
+    get ``env`` on top of the launcher's environment and run on ``cpus``. Without a ``name`` they
+    are called as the endpoint.
+    """
+
+    endpoint: str
+    engine: Target
+    replicas: int = 1
+    capacity: int = 64
+    queue: int = 1024
+    cpus: Sequence[int] | None = None
+    restart: Restart = "on-failure"
+    args: Mapping[str, Any] = field(default_factory=dict)
+    adapter: Target | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    place: Place = "process"
+
+    _RULES: ClassVar[Mapping[str, Rule]] = {
+        "endpoint": rules.endpoint,
+        "engine": rules.target,
+        "replicas": whole(1, 1024),
+        "capacity": whole(1, 65_536),
+        "queue": whole(0, 1_048_576),
+        "cpus": rules.optional(rules.cpus),
+        "restart": _RESTART,
+        "args": rules.arguments,
+        "adapter": rules.optional(rules.target),
+        "env": rules.variables,
+        "name": rules.optional(rules.name),
+        "place": _PLACE,
+    }
+
+    @property
+    def target(self) -> str:
+        """``engine`` as the text by which a child imports it."""
+        return str(self.engine)
+
+    @property
+    def adapter_target(self) -> str | None:
+        """``adapter`` as the text by which a child imports it."""
+        return None if self.adapter is None else str(self.adapter)
+
+
+@dataclass(frozen=True)
+class ActorSpec(_Checked):
+    """An actor of the user's own, reached as ``cluster.ref(name)``."""
+
+    name: str
+    actor: Target
+    args: Mapping[str, Any] = field(default_factory=dict)
+    restart: Restart = "on-failure"
+    cpus: Sequence[int] | None = None
+    place: Place = "process"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    _RULES: ClassVar[Mapping[str, Rule]] = {
+        "name": rules.name,
+        "actor": rules.target,
+        "args": rules.arguments,
+        "restart": _RESTART,
+        "cpus": rules.optional(rules.cpus),
+        "place": _PLACE,
+        "env": rules.variables,
+    }
+
+    @property
+    def target(self) -> str:
+        """``actor`` as the text by which a child imports it."""
+        return str(self.actor)
+
+
+class Instance(NamedTuple):
+    """One actor to be started: a router, a replica of an engine, or an actor of the user's own."""
+
+    name: str
+    role: Literal["router", "engine", "actor"]
+    spec: RouterSpec | EngineSpec | ActorSpec
+
+
+def _list_of(cls: type[RouterSpec] | type[EngineSpec] | type[ActorSpec]) -> Rule:
+    def rule(value: Any, key: str) -> tuple[Any, ...]:
+        if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+            raise wrong(key, value, f"a list of {cls.__name__}")
+        return tuple(
+            part if isinstance(part, cls) else cls.from_dict(part, f"{key}[{i}]")
+            for i, part in enumerate(value)
+        )
+
+    return rule
+
+
+def _settings(value: Any, key: str) -> Settings:
+    return value if isinstance(value, Settings) else Settings.from_dict(mapping(value, key))
+
+
+@dataclass(frozen=True)
+class NodeSpec(_Checked):
+    """One node: its routers, engines and actors, and the settings that they share.
+
+    Actors start in the order routers, engines, actors and stop in the reverse order.
+    """
+
+    name: str = "a"
+    routers: Sequence[RouterSpec] = (RouterSpec(),)
+    engines: Sequence[EngineSpec] = ()
+    actors: Sequence[ActorSpec] = ()
+    settings: Settings = field(default_factory=Settings.load)
+
+    _RULES: ClassVar[Mapping[str, Rule]] = {
+        "name": rules.name,
+        "routers": _list_of(RouterSpec),
+        "engines": _list_of(EngineSpec),
+        "actors": _list_of(ActorSpec),
+        "settings": _settings,
+    }
+
+    def _check(self, where: str) -> None:
+        taken: dict[str, str] = {}
+        for key, instance in self._keyed():
+            if instance.name in taken:
+                raise SpecError(
+                    f"{where}.{key}: the name {instance.name!r} is taken by "
+                    f"{taken[instance.name]}; give one of them a name of its own"
+                )
+            taken[instance.name] = key
+
+    def _keyed(self) -> Iterator[tuple[str, Instance]]:
+        for i, router in enumerate(self.routers):
+            yield f"routers[{i}].name", Instance(router.name, "router", router)
+        totals: dict[str, int] = {}
+        for engine in self.engines:  # unnamed engines of one endpoint are numbered through
+            if engine.name is None:
+                totals[engine.endpoint] = totals.get(engine.endpoint, 0) + engine.replicas
+        counts = dict.fromkeys(totals, 0)
+        for i, engine in enumerate(self.engines):
+            base = engine.name or engine.endpoint
+            total = engine.replicas if engine.name else totals[base]
+            start = 0 if engine.name else counts[base]
+            for n in range(start, start + engine.replicas):
+                name = f"{base}-{n}" if total > 1 else base
+                yield f"engines[{i}].name", Instance(name, "engine", engine)
+            if not engine.name:
+                counts[base] += engine.replicas
+        for i, actor in enumerate(self.actors):
+            yield f"actors[{i}].name", Instance(actor.name, "actor", actor)
+
+    def instances(self) -> list[Instance]:
+        """Every actor of the node in the order of starting, each with its unique name."""
+        return [instance for _, instance in self._keyed()]
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> NodeSpec:
+        """The node that a TOML file describes: ``name``, ``[[routers]]``, ``[[engines]]``,
+        ``[[actors]]`` and ``[settings]``.
+
+        Files named as targets (``engine = "mine.py:Mine"``) are looked for beside the TOML file,
+        and the environment stands above ``[settings]``.
+        """
+        import tomllib
+
+        place = os.path.abspath(path)
+        try:
+            with open(place, "rb") as file:
+                table = tomllib.load(file)
+            for key, target in (("engines", "engine"), ("engines", "adapter"), ("actors", "actor")):
+                _settle_targets(table.get(key), target, os.path.dirname(place))
+            table["settings"] = Settings.load(table.get("settings"))
+            return cls.from_dict(table)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SpecError(f"{os.fspath(path)}: {error}") from error
+        except SpecError as error:
+            raise SpecError(f"{os.fspath(path)}: {error}") from error
+
+
+def _settle_targets(tables: object, key: str, folder: str) -> None:
+    for table in tables if isinstance(tables, list) else ():
+        target = table.get(key) if isinstance(table, dict) else None
+        if isinstance(target, str) and target.rpartition(":")[0].endswith(".py"):
+            table[key] = os.path.join(folder, target)
