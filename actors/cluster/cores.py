@@ -23,7 +23,7 @@ class Machine(NamedTuple):
     """What this process may use of the machine.
 
     ``cores`` are the permitted core numbers, ``online`` how many the machine has, ``physical`` how
-    many of them are no hyper-threads (None: unknown). ``quota`` is the share of a container in cores
+    many of them are no hyper-threads (None: unknown). ``quota`` is a container's share in cores
     (None: no limit). ``memory`` is the machine's in bytes.
     """
 
