@@ -10,8 +10,7 @@ from pathlib import Path
 from perf.checks import judge
 from perf.compare import comparison
 from perf.figures import from_lines, to_lines
-from perf.harness import SUITES, Options, check_cores, render, run
-from perf.plan import CoreNotOurs
+from perf.harness import SUITES, Options, render, run
 
 _RUN = """\
 Runs suites on pinned cores and prints a table. The client (and the router) run on the first core,
@@ -41,12 +40,11 @@ as a whole.
 
 def _cores(text: str) -> tuple[int, ...]:
     from actors.cluster.cores import parse_cores
-
     from actors.errors import SpecError
 
     try:
-        return check_cores(parse_cores(text))
-    except (SpecError, CoreNotOurs) as error:
+        return parse_cores(text)
+    except SpecError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from perf.checks import judge
 from perf.figures import Figure, Sample, number, summarise, table
-from perf.plan import CoreNotOurs, PerfError, Plan
+from perf.plan import PerfError, Plan
 from perf.worker import FLOORS
 
 SUITES = ("unary", "stream", "bidi", "frames", "cancel", "startup")
@@ -29,7 +29,7 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 
 @dataclass(frozen=True)
 class Options:
-    """What ``python -m perf run`` was asked for; ``cores`` have passed ``check_cores``."""
+    """What ``python -m perf run`` was asked for; ``cores`` are permitted to us."""
 
     suites: tuple[str, ...]
     cores: tuple[int, ...]
@@ -48,24 +48,6 @@ class Report:
     figures: list[Figure] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-
-
-def check_cores(cores: Sequence[int]) -> tuple[int, ...]:
-    """The cores, when this process may run on each of them and none is named twice.
-
-    Raises CoreNotOurs naming the offending core and those that are permitted.
-    """
-    allowed = os.sched_getaffinity(0)
-    wrong = [core for core in cores if core not in allowed]
-    if wrong or not cores or len(set(cores)) != len(cores):
-        listed = ",".join(map(str, sorted(allowed)))
-        reason = (
-            f"core {wrong[0]} is not ours" if wrong else "name each core once, and at least one"
-        )
-        raise CoreNotOurs(
-            f"--cores {','.join(map(str, cores)) or '(none)'}: {reason}; permitted: {listed}"
-        )
-    return tuple(cores)
 
 
 def machine_facts(options: Options) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from actors import Client, Cluster, EngineSpec, NodeSpec, RouterSpec
-from perf.plan import CoreNotOurs, Plan
+from actors.cluster.cores import threads_outside
+from perf.plan import CoreNotOurs, Plan, pin_to
 
 #: Limit of any one call of a suite; seconds.
 LIMIT = 60.0
@@ -35,7 +36,10 @@ async def launched(plan: Plan, engines: Sequence[EngineSpec]) -> AsyncIterator[C
     else:
         router = RouterSpec(place="process", cpus=[plan.client_core])
     spec = NodeSpec(name="perf", routers=[router], engines=list(engines))
+    # A launcher hands out only cores that it may use itself; the client is narrow again afterwards.
+    os.sched_setaffinity(0, plan.cores)
     async with Cluster(spec) as cluster, cluster.client() as client:
+        pin_to(plan.client_core)
         yield client
         # Afterwards: this shows that they stayed, and keeps the look-up out of what a suite times.
         check_pins(plan, {cpu for one in engines for cpu in one.cpus or ()})
@@ -48,7 +52,9 @@ def check_pins(plan: Plan, wanted: set[int]) -> None:
     """
     import psutil
 
-    pinned = {os.getpid(): os.sched_getaffinity(0)}
+    if loose := threads_outside(os.getpid(), {plan.client_core}):
+        raise CoreNotOurs(f"threads of the client left core {plan.client_core}: {', '.join(loose)}")
+    pinned: dict[int, set[int]] = {}
     for child in psutil.Process().children(recursive=True):
         pinned[child.pid] = set(child.cpu_affinity() or ())
     strays = {pid: sorted(cores) for pid, cores in pinned.items() if not cores <= set(plan.cores)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -59,12 +60,14 @@ class Plan:
 
 
 def pin_to(core: int) -> None:
-    """Put this process, and all it starts from now on, on one core.
+    """Put every thread of this process, and all it starts from now on, on one core.
 
     Raises CoreNotOurs when the core does not exist or the process may not use it.
     """
     try:
-        os.sched_setaffinity(0, {core})
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):  # a thread that has just ended
+                os.sched_setaffinity(int(thread), {core})
     except OSError as error:
         allowed = ",".join(map(str, sorted(os.sched_getaffinity(0))))
         raise CoreNotOurs(
