@@ -9,7 +9,8 @@ and
 
 The launcher claims the folder and hands the locked descriptor to the node process, so a second node
 of the same name is refused before anything is started. The kernel drops the lock with the last
-process that holds it: a lock that can be had belongs to nobody, whatever files say."""
+process that holds it: a lock that can be had belongs to nobody, whatever files say.
+"""
 
 from __future__ import annotations
 

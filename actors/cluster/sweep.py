@@ -2,7 +2,8 @@
 
 Called by the launcher before it starts a node in a folder that it has just claimed, and by
 ``callhome doctor`` for all folders. Shared memory needs no sweeping: a memfd goes with its last
-process."""
+process.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What every discovery backend offers: a snapshot, then every change in order.
 
 Used by routers and clients, which learn here which engines serve an endpoint and where routers and
-actors are. Backends: the node's own registry (``actors.discovery.registry``)."""
+actors are. Backends: the node's own registry (``actors.discovery.registry``).
+"""
 
 from __future__ import annotations
 

@@ -3,17 +3,19 @@
 ``Registry`` is the table itself (pure). The node's process owns one and publishes what its children
 serve; every other process keeps a mirror of it, ``RegistryDiscovery``, fed over the bus by
 Snapshot, Added and Removed. Both are lossless: a subscriber is told of each change exactly once, in
-the order in which they were made, even when a listener makes changes itself."""
+the order in which they were made, even when a listener makes changes itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from actors.discovery.base import Change, Listener
-from actors.errors import DeadlineExceeded
+from actors.errors import ActorDead, CallHomeError, DeadlineExceeded
 from actors.messages import Added, Record, Removed, Snapshot, Subscribe, Unsubscribe
 from transport.bus.address import Address
 
@@ -113,22 +115,22 @@ class Registry:
 
 
 class RegistryDiscovery:
-    """The node's registry as another process of the node sees it. One a process; serves many
-    listeners.
+    """The node's registry as another process of the node sees it. One a runtime, many listeners.
 
-    ``node`` is the address of the node's actor. ``start`` must have returned before ``subscribe``.
+    ``node`` is the address of the node's actor. It subscribes there when it is first asked.
     """
 
     def __init__(self, runtime: Runtime, node: Address) -> None:
         self._runtime = runtime
         self._node = node
         self._mirror = Registry()
-        self._known = asyncio.Event()
-        self._started = False
+        self._answered = asyncio.Event()
+        self._subscribed = False
+        self._gone = ""
 
     @property
     def records(self) -> list[Record]:
-        """The records as last heard."""
+        """The records as last heard; empty before ``start``."""
         return self._mirror.records
 
     async def start(self, limit: float = 5.0) -> None:
@@ -136,20 +138,25 @@ class RegistryDiscovery:
 
         Raises DeadlineExceeded when the node does not answer, ActorDead when its process is gone.
         """
-        if not self._started:
-            self._started = True
+        if not self._subscribed:
             self._runtime.on(Snapshot, self._on_snapshot)
             self._runtime.on(Added, self._on_added)
             self._runtime.on(Removed, self._on_removed)
-            self._runtime.send(self._node, Subscribe(self._runtime.address))
+            self._runtime.when_down.append(self._on_down)
+            self._runtime.send(self._node, Subscribe(self._runtime.address), control=True)
+            self._subscribed = True
         try:
             async with asyncio.timeout(limit):
-                await self._known.wait()
+                await self._answered.wait()
         except TimeoutError:
             raise DeadlineExceeded(
-                f"the node's registry ({self._node}) did not answer within {limit:g} s; "
-                "see whether the node hangs (callhome ps)"
+                f"the registry of {self._node} did not answer within {limit:g} s; "
+                "see whether the node hangs (callhome ps), or stop it (callhome stop)"
             ) from None
+        if self._gone:
+            raise ActorDead(
+                f"{self._node} is dead: {self._gone}; start the node again (callhome up)"
+            )
 
     async def subscribe(self, listener: Listener) -> RegistrySubscription:
         """See ``Discovery.subscribe``."""
@@ -158,14 +165,18 @@ class RegistryDiscovery:
 
     def stop(self) -> None:
         """Unsubscribe at the node; listeners hear nothing more."""
-        if self._started:
-            self._runtime.send(self._node, Unsubscribe(self._runtime.address.incarnation))
-            self._started = False
+        if not self._subscribed:
+            return
+        self._subscribed = False
+        self._runtime.when_down.remove(self._on_down)
+        with contextlib.suppress(CallHomeError):  # a node that is gone needs no goodbye
+            bye = Unsubscribe(self._runtime.address.incarnation)
+            self._runtime.send(self._node, bye, control=True)
 
     def _on_snapshot(self, sender: int, message: Snapshot) -> None:
         if sender == self._node.incarnation:
             self._mirror.replace(message.records)
-            self._known.set()
+            self._answered.set()
 
     def _on_added(self, sender: int, message: Added) -> None:
         if sender == self._node.incarnation:
@@ -174,3 +185,9 @@ class RegistryDiscovery:
     def _on_removed(self, sender: int, message: Removed) -> None:
         if sender == self._node.incarnation:
             self._mirror.remove(message.record.instance, message.record.endpoint, message.reason)
+
+    def _on_down(self, address: Address, reason: str) -> None:
+        """A node that is gone withdraws nothing any more: its engines die with it, each seen so."""
+        if address.incarnation == self._node.incarnation:
+            self._gone = reason
+            self._answered.set()

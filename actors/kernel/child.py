@@ -15,7 +15,8 @@ that start before ``sched_setaffinity`` keep all cores.
 
 A child dies with its parent in three ways, each for the case where the one before it fails: a
 signal from the kernel (``spec["death_signal"]``), SIGTERM from its own watcher thread when stdin
-ends or the parent's pidfd fires, and a hard exit ``spec["linger"]`` seconds later."""
+ends or the parent's pidfd fires, and a hard exit ``spec["linger"]`` seconds later.
+"""
 
 from __future__ import annotations
 

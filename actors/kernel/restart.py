@@ -5,7 +5,8 @@ years in microseconds. The verdict is one of three facts, and the supervisor per
 
 A child that fails more than ``Intensity.max_restarts`` times within ``Intensity.period`` seconds is
 given up and the rest of the node lives on: one broken engine must not take its neighbours down, and
-an operator sees the state ``failed`` and the last reason in ``callhome ps``."""
+an operator sees the state ``failed`` and the last reason in ``callhome ps``.
+"""
 
 from __future__ import annotations
 

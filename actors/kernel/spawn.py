@@ -6,7 +6,8 @@ lock or descriptor but its status pipe, and reads its spec from stdin (see ``act
 
 Its end is noticed through a pidfd on the running loop. SIGCHLD and asyncio's child watchers are not
 used: they belong to the program that embeds us, and a pidfd fires for a zombie too, which counts as
-dead."""
+dead.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,8 @@ from transport.errors import from_wire
 #: Seconds a child has to leave by itself once it has reported why it cannot serve.
 _LEAVE: Final = 0.5
 _MAX_LINE: Final = 1 << 20
+#: Exit code of a child that never was, as of a command that a shell cannot run.
+_NO_PROCESS: Final = 127
 
 _NEXT_STEP: Final = {
     "import": "check the module name and that it can be imported from the launcher's sys.path",
@@ -70,12 +73,14 @@ class Launch:
     ``role`` in it name the child in ``ps`` and in errors. ``env`` is added to our own environment.
     ``linger``: seconds between the news of our death and the child's hard exit. ``death_signal``:
     sent by the kernel when the *thread* that started the child ends; None where that thread may end
-    before the process."""
+    before the process. ``fds``: descriptors that the child inherits, under the same numbers.
+    """
 
     spec: Mapping[str, Any]
     env: Mapping[str, str] | None = None
     linger: float = 2.0
     death_signal: int | None = signal.SIGKILL
+    fds: Sequence[int] = ()
 
 
 class Child:
@@ -83,7 +88,8 @@ class Child:
 
     ``ready`` gets the child's Address or a SpawnError; ``exited`` gets its Exit. Both are always
     settled once ``launch`` has returned, so whoever waits needs no deadline of its own. ``facts``
-    is what the actor told about itself when it became ready."""
+    is what the actor told about itself when it became ready.
+    """
 
     def __init__(self, launch: Launch, on_progress: Callable[[str], None] | None = None) -> None:
         spec = launch.spec
@@ -125,14 +131,16 @@ class Child:
             self._status, theirs = os.pipe()
             self._process = self._exec(theirs)
             self._pidfd = os.pidfd_open(self._process.pid)
-        except OSError as error:
-            self._abandon()
-            raise SpawnError(
-                f"{self.title}: cannot start a process: {error}; "
+        except OSError as cause:
+            error = SpawnError(
+                f"{self.title}: cannot start a process: {cause}; "
                 "check the limits on processes and open files",
+                actor=self.name,
                 stage="exit",
-                type=type(error).__name__,
-            ) from error
+                type=type(cause).__name__,
+            )
+            self._abandon(error)
+            raise error from cause
         finally:
             if theirs >= 0:
                 os.close(theirs)
@@ -159,7 +167,7 @@ class Child:
             [sys.executable, "-P", "-m", "actors.kernel.child", label],
             stdin=subprocess.PIPE,
             env={**os.environ, **(self._launch.env or {}), "PYTHONPATH": os.pathsep.join(path)},
-            pass_fds=(status,),
+            pass_fds=(status, *self._launch.fds),
             # Ctrl-C goes to the terminal's group; a child must not die of it out of order.
             start_new_session=True,
         )
@@ -171,11 +179,15 @@ class Child:
             pass  # it is dead already; the pidfd tells how
         return process
 
-    def _abandon(self) -> None:
+    def _abandon(self, error: SpawnError) -> None:
+        """Nothing came of the launch; whoever waits is told so."""
+        code = _NO_PROCESS
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            code = self._process.wait()
+        self._fail(error)
         self._close()
+        self.exited.set_result(Exit(self.pid, code))
 
     async def wait_ready(self) -> Address:
         """The child's address.

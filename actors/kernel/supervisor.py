@@ -7,7 +7,8 @@ grace time, SIGKILL.
 
 A child that does not come up when the supervisor starts makes ``start`` fail and stops the rest:
 nobody should have to find out later that half a node came up. A child that fails afterwards is
-restarted by its policy; when that gives up, the child stays down and its siblings live on."""
+restarted by its policy; when that gives up, the child stays down and its siblings live on.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +106,8 @@ class Supervisor:
         """Start all children, stage by stage; returns when all are ready.
 
         Raises the first SpawnError after everything that had started is stopped again; the same
-        goes for a cancellation."""
+        goes for a cancellation.
+        """
         try:
             for stage in sorted({entry.spec.stage for entry in self._entries}):
                 await self._start_stage([e for e in self._entries if e.spec.stage == stage])

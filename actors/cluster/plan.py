@@ -1,0 +1,137 @@
+"""From the spec of a node to the processes that it consists of.
+
+Called by the node's own process (children) and by the launcher (the node itself, and what it runs
+in its own process). Everything here is plain data that crosses to a child as JSON.
+
+Stages: engines, then routers, then the user's actors, and backwards when stopping. A router that
+starts after its engines knows all of them before the first call comes, and an actor may use a
+router when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from actors.cluster.spec import ActorSpec, EngineSpec, Instance, NodeSpec, RouterSpec
+from actors.config import Settings
+from actors.kernel.restart import Intensity
+from actors.kernel.supervisor import ChildSpec
+from transport.bus.address import Address
+
+NODE_NAME: Final = "node"
+STAGES: Final = {"engine": 0, "router": 1, "actor": 2}
+
+
+def node_child(
+    node: NodeSpec,
+    cluster: str,
+    folder: str,
+    lock: int,
+    cpus: Mapping[str, Sequence[int] | None],
+) -> dict[str, Any]:
+    """The child spec of the node's own process; ``lock`` is the descriptor of its claim."""
+    return {
+        "role": "node",
+        "name": NODE_NAME,
+        "incarnation": None,
+        "run": folder,
+        "cluster": cluster,
+        "node": node.name,
+        "supervisor": None,
+        "cpus": None,
+        "settings": node.settings.to_dict(),
+        "class": "actors.cluster.node:NodeActor",
+        "args": {
+            "node": node.to_dict(),
+            "cluster": cluster,
+            "folder": folder,
+            "lock": lock,
+            "cpus": {name: list(own) if own else None for name, own in cpus.items()},
+        },
+    }
+
+
+def actor_child(
+    instance: Instance,
+    *,
+    cluster: str,
+    node: str,
+    folder: str,
+    supervisor: Address,
+    settings: Settings,
+    cpus: Sequence[int] | None,
+) -> dict[str, Any]:
+    """The child spec of one router, engine or user's actor."""
+    spec = instance.spec
+    return {
+        "role": instance.role,
+        "name": instance.name,
+        "incarnation": None,
+        "run": folder,
+        "cluster": cluster,
+        "node": node,
+        "supervisor": list(supervisor),
+        "cpus": list(cpus) if cpus else None,
+        "settings": settings.to_dict(),
+        **_role_keys(spec),
+    }
+
+
+def _role_keys(spec: RouterSpec | EngineSpec | ActorSpec) -> dict[str, Any]:
+    if isinstance(spec, RouterSpec):
+        return {"class": "actors.router.actor:RouterActor", "args": {}, "policy": spec.policy}
+    if isinstance(spec, ActorSpec):
+        return {"class": spec.target, "args": dict(spec.args)}
+    return {
+        "class": spec.target,
+        "args": dict(spec.args),
+        "endpoint": spec.endpoint,
+        "capacity": spec.capacity,
+        "queue": spec.queue,
+        "adapter": spec.adapter_target,
+    }
+
+
+def children(
+    node: NodeSpec,
+    *,
+    cluster: str,
+    folder: str,
+    supervisor: Address,
+    cpus: Mapping[str, Sequence[int] | None],
+) -> list[ChildSpec]:
+    """What the node's supervisor starts: every actor with a process of its own."""
+    settings = node.settings
+    found = []
+    for instance in node.instances():
+        spec = instance.spec
+        if spec.place != "process":
+            continue
+        found.append(
+            ChildSpec(
+                name=instance.name,
+                spec=actor_child(
+                    instance,
+                    cluster=cluster,
+                    node=node.name,
+                    folder=folder,
+                    supervisor=supervisor,
+                    settings=settings,
+                    cpus=cpus.get(instance.name),
+                ),
+                env={} if isinstance(spec, RouterSpec) else dict(spec.env),
+                stage=STAGES[instance.role],
+                restart="on-failure" if isinstance(spec, RouterSpec) else spec.restart,
+                intensity=Intensity(settings.max_restarts, settings.restart_period),
+                start_timeout=settings.start_timeout,
+                grace=settings.stop_grace,
+            )
+        )
+    return found
+
+
+def here(node: NodeSpec) -> list[Instance]:
+    """What the launcher runs in its own process, in the order of starting."""
+    placed = [each for each in node.instances() if each.spec.place == "here"]
+    return sorted(placed, key=lambda each: STAGES[each.role])
