@@ -197,10 +197,7 @@ def _settings(value: Any, key: str) -> Settings:
 
 @dataclass(frozen=True)
 class NodeSpec(_Checked):
-    """One node: its routers, engines and actors, and the settings that they share.
-
-    Actors start in the order routers, engines, actors and stop in the reverse order.
-    """
+    """One node: its routers, engines and actors, and the settings that they share."""
 
     name: str = "a"
     routers: Sequence[RouterSpec] = (RouterSpec(),)
@@ -217,7 +214,7 @@ class NodeSpec(_Checked):
     }
 
     def _check(self, where: str) -> None:
-        taken: dict[str, str] = {}
+        taken = {"node": "the node itself"}
         for key, instance in self._keyed():
             if instance.name in taken:
                 raise SpecError(
@@ -247,7 +244,7 @@ class NodeSpec(_Checked):
             yield f"actors[{i}].name", Instance(actor.name, "actor", actor)
 
     def instances(self) -> list[Instance]:
-        """Every actor of the node in the order of starting, each with its unique name."""
+        """Every actor of the node in the order written, each with its unique name."""
         return [instance for _, instance in self._keyed()]
 
     @classmethod

@@ -88,7 +88,7 @@ def test_the_environment_stands_above_the_file(
     assert NodeSpec.from_toml(path).settings.window_bytes == 4 << 20
 
 
-def test_instances_have_unique_names_in_the_order_of_starting() -> None:
+def test_instances_have_unique_names_in_the_order_written() -> None:
     twice = EngineSpec("demo.shout.generate", "m:A", replicas=2)
     once = EngineSpec("demo.shout.generate", "m:A")
     named = EngineSpec("demo.shout.generate", "m:A", name="big", replicas=2)
@@ -182,6 +182,7 @@ def test_a_wrong_field_is_named_by_its_path(change: dict[str, Any], words: list[
         ({"routers": [{}, {}]}, ["routers[1].name", "'router'", "routers[0].name"]),
         ({"actors": [{"name": "x"}]}, ["actors[0].actor: missing"]),
         ({"actors": [{"name": "router", "actor": "m:A"}]}, ["actors[0].name", "routers[0].name"]),
+        ({"actors": [{"name": "node", "actor": "m:A"}]}, ["actors[0].name", "the node itself"]),
         ({"name": ""}, ["name", "a name of letters"]),
         ({"settings": {"windw_items": 1}}, ["settings.windw_items", "'window_items'"]),
         ({"listen": "127.0.0.1:1"}, ["listen: unknown key"]),
