@@ -1,0 +1,248 @@
+"""Actors: a class whose methods handle messages, one at a time, in a process of its own.
+
+A message is a NamedTuple of the user's. A method is bound to its type with ``@handles``. What kind of method
+it is decides how it runs:
+
+* ``async def`` that returns a value: messages wait in the mailbox and are handled one after the other, in
+  order of arrival; ``ask`` gets the value, ``tell`` none;
+* ``async def`` that yields: each call is a stream with a task of its own, beside the mailbox.
+
+An exception goes to the asker; after a ``tell`` it is logged and counted, and the actor lives on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+from actors.config import Settings
+from actors.errors import ActorDead, Overloaded, Unsupported
+from actors.kernel.calls import Caller
+from actors.kernel.mailbox import Mailbox
+from actors.kernel.ref import Lookup, Ref, read_message
+from actors.kernel.runtime import Runtime
+from actors.kernel.served import Served
+from actors.kernel.serving import Serving
+from actors.messages import Open, Report, Tell
+from actors.metrics import Counters
+from transport.bus.address import Address
+from transport.context import Context
+from transport.errors import CallHomeError, LocalProtocolError
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_HANDLES = "_callhome_handles"
+
+
+def handles(message: type) -> Callable[[_F], _F]:
+    """Bind a method of an Actor to a message type, a NamedTuple class.
+
+    Raises LocalProtocolError, when the class is defined, for anything that is no async method or no NamedTuple.
+    """
+    if not (isinstance(message, type) and issubclass(message, tuple) and hasattr(message, "_fields")):
+        raise LocalProtocolError(f"@handles takes a NamedTuple class, not {message!r}")
+
+    def bind(method: _F) -> _F:
+        if not (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
+            name = getattr(method, "__qualname__", repr(method))
+            raise LocalProtocolError(f"{name} handles {message.__name__} and must be 'async def'")
+        setattr(method, _HANDLES, message)
+        return method
+
+    return bind
+
+
+class Handler:
+    """One bound method: the message it takes and whether it streams."""
+
+    __slots__ = ("message", "name", "streams")
+
+    def __init__(self, name: str, message: type, streams: bool) -> None:
+        self.name = name
+        self.message = message
+        self.streams = streams
+
+
+def _table(cls: type) -> dict[str, Handler]:
+    """Message name -> handler, built once a class; a subclass's method replaces its parent's."""
+    found: dict[str, Handler] = {}
+    for base in reversed(cls.__mro__):
+        for name, member in vars(base).items():
+            message = getattr(member, _HANDLES, None)
+            if message is not None:
+                found[message.__name__] = Handler(name, message, inspect.isasyncgenfunction(member))
+    return found
+
+
+class Actor:
+    """Base of all actors, the built-in ones too. Subclass it, bind methods with ``@handles``.
+
+    ``args`` of its ``ActorSpec`` are the keyword arguments of ``__init__``, which runs in the actor's process before
+    it has inboxes; what needs the loop or other actors belongs into ``on_start``.
+    """
+
+    #: Set by ``attach`` before on_start; use the methods below rather than this.
+    runtime: Runtime
+
+    async def on_start(self) -> None:
+        """Runs in the actor's process, on its loop, before the first message; if it raises, the actor fails."""
+
+    async def on_stop(self) -> None:
+        """Runs after the last message, also after a failure of on_start's successors; raising is logged."""
+
+    def attach(self, runtime: Runtime, tasks: asyncio.TaskGroup, lookup: Lookup | None) -> None:
+        """Give the actor its place in the world; called once by whoever runs it."""
+        self.runtime = runtime
+        self.tasks = tasks
+        self.counters = Counters()
+        self._lookup = lookup
+        self._handlers = _table(type(self))
+        self._mailbox: Mailbox[Served | tuple[Handler, Any]] = Mailbox(
+            runtime.settings.mailbox, runtime.port.hold_data
+        )
+        self._serving = Serving(runtime, self.role(), self.counters)
+        runtime.serving = self._serving
+        runtime.on(Tell, self._told)
+        self._worker = tasks.create_task(self._work(), name=f"{runtime.address.name} mailbox")
+
+    def role(self) -> ActorRole:
+        """What answers Opens here; engines bring their own."""
+        return ActorRole(self)
+
+    @property
+    def name(self) -> str:
+        """The actor's name on its node."""
+        return self.runtime.address.name
+
+    @property
+    def address(self) -> Address:
+        """This incarnation's address."""
+        return self.runtime.address
+
+    @property
+    def settings(self) -> Settings:
+        """The node's settings."""
+        return self.runtime.settings
+
+    def ref(self, name: str) -> Ref:
+        """Another actor of this node by name; it need not be alive yet."""
+        if self._lookup is None:
+            raise ActorDead("this actor runs outside any node and knows no other")
+        return Ref(name, self.runtime, self._lookup)
+
+    @property
+    def calls(self) -> Caller:
+        """Calls to endpoints through a router of this node: ``self.calls.call(...)``, ``stream``, ``open``."""
+        if self._lookup is None:
+            raise ActorDead("this actor runs outside any node and knows no router")
+        return Caller(self.runtime, self._lookup.router)
+
+    # ------------------------------------------------------------------------------------------ inside
+
+    def _told(self, sender: int, m: Tell) -> None:
+        handler = self._handlers.get(m.target)
+        if handler is None or handler.streams:
+            raise Unsupported(f"{self.name} handles no {m.target!r} by tell; it handles {self.handled()}")
+        self._mailbox.put((handler, m.payload))
+
+    def handled(self) -> str:
+        """Names of the messages that this actor handles, for errors."""
+        return ", ".join(sorted(self._handlers)) or "none"
+
+    def begin_stream(self, stream: Served) -> None:
+        """An ask, or a stream, from somebody's Ref."""
+        handler = self._handlers.get(stream.open.target)
+        if handler is None:
+            text = f"{self.name} handles no {stream.open.target!r}; it handles {self.handled()}"
+            self._serving.end(stream, Unsupported(text))
+        elif stream.open.many:
+            self._serving.end(stream, Unsupported(f"{self.name} takes no stream of requests"))
+        elif handler.streams:
+            stream.task = self.tasks.create_task(self._run_stream(stream, handler))
+        elif not self._mailbox.room:
+            self.counters.refused += 1
+            self._serving.end(stream, Overloaded(f"the mailbox of {self.name} is full; ask again later"))
+        else:
+            self._mailbox.put(stream)
+
+    async def _run_stream(self, stream: Served, handler: Handler) -> None:
+        await self._serving.pump(stream, self._items(stream, handler))
+
+    async def _items(self, stream: Served, handler: Handler) -> AsyncIterator[Any]:
+        message = read_message(self._serving.request(stream), handler.message)
+        method = getattr(self, handler.name)
+        items = method(message)
+        try:
+            async for item in items:
+                yield item
+        finally:
+            await items.aclose()
+
+    async def _work(self) -> None:
+        """The mailbox, one message at a time, until the actor ends."""
+        while True:
+            work = await self._mailbox.get()
+            if isinstance(work, Served):
+                await self._answer(work)
+            else:
+                await self._take(*work)
+
+    async def _take(self, handler: Handler, payload: bytes) -> None:
+        try:
+            message = read_message(self.runtime.decode(payload, [], "msgpack"), handler.message)
+            await getattr(self, handler.name)(message)
+        except asyncio.CancelledError:
+            raise
+        except Exception as failure:
+            self.counters.failed(failure)
+            self.runtime.complain(f"a tell of {handler.message.__name__}", failure)
+
+    async def _answer(self, stream: Served) -> None:
+        if stream.key not in self._serving.streams:
+            return  # cancelled while it waited
+        # A task of its own, so that a kill reaches the handler and not the mailbox.
+        stream.task = self.tasks.create_task(self._run_ask(stream))
+        await asyncio.wait([stream.task])
+
+    async def _run_ask(self, stream: Served) -> None:
+        handler = self._handlers[stream.open.target]
+        error: BaseException | None = None
+        try:
+            message = read_message(self._serving.request(stream), handler.message)
+            result = await getattr(self, handler.name)(message)
+            encoded = self.runtime.encode(result, stream.codec, stream.native, "answer")
+            if encoded.handles:
+                encoded = await self.runtime.lend(encoded, stream.home, stream.key[1])
+            if not stream.context.killed:
+                stream.emit(encoded)
+        except asyncio.CancelledError:
+            error = CallHomeError("the ask was cancelled")
+        except Exception as failure:
+            error = failure
+        self._serving.end(stream, error)
+
+    def shut(self) -> None:
+        """Take no more messages: the mailbox ends, streams are killed."""
+        for stream in list(self._serving.streams.values()):
+            stream.context.kill(f"{self.name} stops")
+        self._worker.cancel()
+
+
+class ActorRole:
+    """How a plain actor answers Opens: by its handlers."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    def make_context(self, message: Open, deadline: float | None) -> Context:
+        return Context(message.request_id, message.metadata, deadline)
+
+    def begin(self, stream: Served) -> None:
+        self._actor.begin_stream(stream)
+
+    def gone(self, stream: Served) -> None:
+        """Nothing to settle: actors have no permits."""
+
+    def report(self, stream: Served) -> Report | None:
+        return None

@@ -1,0 +1,271 @@
+"""Calling: one answer, a stream of answers, or a stream each way; the objects that users hold.
+
+``Caller`` is what ``Client`` and the context of an engine are made of. It encodes the request, opens the
+stream and hands out ``ResponseStream`` or ``DuplexStream``. A stream that is left, closed or dropped before
+its end is killed; one that its engine ended badly raises its error after the items that came before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+from actors.kernel.opened import Limits, Opened
+from actors.kernel.responses import DuplexStream, ResponseStream, drop_queue, plain
+from actors.kernel.runtime import Runtime
+from transport.bus.address import Address
+from transport.context import Context
+from transport.errors import AttachFailed, LocalProtocolError, RemoteProtocolError
+from transport.payload import Encoded, inline_kept
+from transport.shm.frames import Frames
+from transport.wire.codec import check_codec
+
+_MAX_ID = 256
+
+
+class Default(Enum):
+    """Stands for "the limit of the settings" where None means "no limit"."""
+
+    DEFAULT = "default"
+
+
+DEFAULT: Final = Default.DEFAULT
+Timeout = float | None | Default
+
+
+class Request:
+    """One request as it is sent, and sent again when its frames could not be attached."""
+
+    __slots__ = ("caller", "codec", "context", "encoded", "limits", "many", "named", "target", "via")
+
+    def __init__(self, caller: Caller, target: str, many: bool, codec: str, context: Context, named: bool):
+        self.caller = caller
+        self.target = target
+        self.many = many
+        self.codec = codec
+        self.context = context
+        self.named = named
+        self.encoded = Encoded(b"", [], 0)
+        self.limits = Limits(None, None, None)
+        self.via: Address | None = None
+
+    def send(self) -> Opened:
+        """Open the stream. What it raises leaves no frame behind."""
+        caller = self.caller
+        try:
+            via = caller.route(self.target)
+            return caller.runtime.home.open(
+                via, self.target, self.encoded, many=self.many, codec=self.codec, native=True,
+                limits=self.limits, context=self.context, named=self.named,
+            )  # fmt: skip
+        except BaseException:
+            for handle in self.encoded.handles:
+                caller.runtime.memory.unexport(handle)
+            self.context.unlink()
+            raise
+
+    def again(self, stream: Opened) -> Opened | None:
+        """The stream opened once more with its bytes in line, if the worker could not attach our memory."""
+        if not isinstance(stream.error, AttachFailed) or stream.seq or not self.encoded.handles:
+            return None
+        links = self.caller.runtime.links
+        kept = links.take_requests(stream.number)
+        if not kept:
+            return None
+        self.encoded = inline_kept(self.encoded, links.memory)
+        return self.send()
+
+
+class Caller:
+    """Opens streams from one runtime; ``route`` says where a target's Opens go."""
+
+    def __init__(
+        self, runtime: Runtime, route: Callable[[str], Address], parent: Context | None = None
+    ) -> None:
+        self.runtime = runtime
+        self.route = route
+        self.parent = parent
+        self._serial = 0
+
+    @property
+    def frames(self) -> Frames:
+        """Where frames to be written in place come from; MemoryExhausted when the arena is full."""
+        return self.runtime.memory.frames
+
+    async def call(
+        self,
+        endpoint: str,
+        request: Any = None,
+        *,
+        timeout: Timeout = DEFAULT,
+        metadata: Mapping[str, str] | None = None,
+        request_id: str | None = None,
+        codec: str | None = None,
+    ) -> Any:
+        """Exactly one answer, or an error.
+
+        ``timeout`` is in seconds; None means no limit, the default is ``call_timeout`` of the settings. Raises
+        DeadlineExceeded, NoWorkers, Overloaded, EngineError, EncodeError, PeerLost and what else
+        ``actors.errors`` lists; RemoteProtocolError when the engine gives no answer or several.
+        """
+        limit = self.runtime.settings.call_timeout if timeout is DEFAULT else timeout
+        sent = self._request(endpoint, False, limit, metadata, request_id, codec)
+        sent.encoded = self.encode(request, sent)
+        stream = sent.send()
+        try:
+            while True:
+                while stream.state.response_open:
+                    if stream.seq > 1:
+                        break
+                    await stream.wait()
+                retried = sent.again(stream)
+                if retried is None:
+                    break
+                stream = retried
+        except BaseException:
+            sent.context.kill("the call was cancelled")
+            raise
+        return self._answer(sent, stream)
+
+    def _answer(self, sent: Request, stream: Opened) -> Any:
+        if stream.error is not None:
+            drop_queue(self.runtime, stream)
+            raise stream.error
+        if stream.seq != 1:
+            sent.context.kill("more than one answer")
+            drop_queue(self.runtime, stream)
+            text = "no answer" if stream.seq == 0 else "more than one answer"
+            raise RemoteProtocolError(
+                f"{sent.target} gave {text}; call() wants exactly one, use stream() for other counts"
+            )
+        return plain(self._take(stream, sent.codec))
+
+    def _take(self, stream: Opened, codec: str) -> Any:
+        queued = stream.queue.popleft()
+        if type(queued) is bytes:
+            stream.taken(len(queued))
+            return self.runtime.decode(queued, [], codec)
+        payload, handles, size = queued
+        stream.taken(size)
+        return self.runtime.decode(payload, handles, codec)
+
+    def stream(
+        self,
+        endpoint: str,
+        request: Any = None,
+        *,
+        timeout: Timeout = None,
+        first_item_timeout: Timeout = DEFAULT,
+        gap_timeout: Timeout = DEFAULT,
+        metadata: Mapping[str, str] | None = None,
+        request_id: str | None = None,
+        codec: str | None = None,
+        annotated: bool = False,
+    ) -> ResponseStream:
+        """A stream of answers: ``async with client.stream(...) as items: async for item in items: ...``.
+
+        Times are in seconds: ``timeout`` for the whole stream, ``first_item_timeout``, and ``gap_timeout`` between
+        items; None means no limit. Leaving the block early kills the stream. With ``annotated`` each item comes as
+        ``Annotated``.
+        """
+        sent = self._request(endpoint, False, _given(timeout, None), metadata, request_id, codec)
+        self._limit(sent, first_item_timeout, gap_timeout)
+        return ResponseStream(self, sent, request, annotated)
+
+    def open(
+        self,
+        endpoint: str,
+        *,
+        timeout: Timeout = None,
+        first_item_timeout: Timeout = DEFAULT,
+        gap_timeout: Timeout = DEFAULT,
+        metadata: Mapping[str, str] | None = None,
+        request_id: str | None = None,
+        codec: str | None = None,
+        annotated: bool = False,
+    ) -> DuplexStream:
+        """A stream each way, to a bidirectional engine; the options are those of ``stream``."""
+        sent = self._request(endpoint, True, _given(timeout, None), metadata, request_id, codec)
+        self._limit(sent, first_item_timeout, gap_timeout)
+        return DuplexStream(self, sent, None, annotated)
+
+    def cancel(self, request_id: str, *, kill: bool = True, reason: str = "cancelled by its caller") -> bool:
+        """Stop or kill the stream that was opened here under ``request_id``; False when none is in flight.
+
+        Raises LocalProtocolError for an empty id: it would name nothing, or everything.
+        """
+        _check_id(request_id)
+        stream = self.runtime.home.find(request_id)
+        if stream is None:
+            return False
+        if kill:
+            stream.context.kill(reason)
+        else:
+            stream.context.stop(reason)
+        return True
+
+    def _limit(self, sent: Request, first: Timeout, gap: Timeout) -> None:
+        settings = self.runtime.settings
+        sent.limits.first = _checked(_given(first, settings.first_item_timeout))
+        sent.limits.gap = _checked(_given(gap, settings.gap_timeout))
+
+    def _request(
+        self,
+        target: str,
+        many: bool,
+        timeout: float | None | Default,
+        metadata: Mapping[str, str] | None,
+        request_id: str | None,
+        codec: str | None,
+    ) -> Request:
+        parent = self.parent
+        limit = _checked(_given(timeout, None))
+        deadline = None if limit is None else time.monotonic() + limit
+        if parent is not None and parent.deadline is not None:
+            deadline = parent.deadline if deadline is None else min(deadline, parent.deadline)
+        self._serial += 1
+        if request_id is not None:
+            _check_id(request_id)
+        name = request_id or f"{self.runtime.address.incarnation & 0xFFFFFFFF:x}-{self._serial}"
+        context = Context(name, _strings(metadata, parent), deadline)
+        codec = codec or self.runtime.settings.codec
+        check_codec(codec)
+        sent = Request(self, target, many, codec, context, request_id is not None)
+        sent.limits.total = limit
+        return sent
+
+    def encode(self, request: Any, sent: Request) -> Encoded:
+        """The request's payload; from here on the parent's cancels reach the stream."""
+        encoded = self.runtime.encode(request, sent.codec, True, "request")
+        if self.parent is not None:
+            self.parent.link(sent.context)
+        return encoded
+
+
+def _given(value: Timeout, default: float | None) -> float | None:
+    return default if isinstance(value, Default) else value
+
+
+def _checked(limit: float | None) -> float | None:
+    if limit is None or (isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0):
+        return limit
+    raise LocalProtocolError(f"a time limit is seconds above 0, or None for none; not {limit!r}")
+
+
+def _check_id(request_id: str) -> None:
+    if not isinstance(request_id, str) or not 0 < len(request_id) <= _MAX_ID:
+        raise LocalProtocolError(
+            f"a request id is text of 1 to {_MAX_ID} characters, not {str(request_id)[:40]!r}"
+        )
+
+
+def _strings(metadata: Mapping[str, str] | None, parent: Context | None) -> dict[str, str]:
+    given = dict(parent.metadata) if parent is not None else {}
+    if metadata:
+        for key, value in metadata.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise LocalProtocolError(f"metadata maps text to text; {key!r}: {value!r} does not")
+            given[key] = value
+    return given

@@ -1,0 +1,347 @@
+"""Streams at their home: opened here, answered here, whoever serves them.
+
+``Home`` gives the numbers, sends the Opens, collects what comes back and tells each stream how it ended.
+A stream leaves its table the moment its fate is known; what still arrives for it later is answered with
+Kill, and the leases in it go back. The classes that users hold are in ``actors.kernel.calls``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from actors.errors import WorkerLost
+from actors.kernel.opened import Limits, Opened
+from actors.messages import (
+    Accept,
+    Credit,
+    End,
+    Feed,
+    FeedCredit,
+    Item,
+    Items,
+    Kill,
+    Lost,
+    Open,
+    Report,
+    Stop,
+)
+from transport.bus.address import Address
+from transport.context import Context
+from transport.errors import (
+    AttachFailed,
+    CallHomeError,
+    Cancelled,
+    ConnectionLost,
+    DeadlineExceeded,
+    LocalProtocolError,
+    PeerLost,
+    RemoteProtocolError,
+    from_wire,
+)
+from transport.payload import Encoded
+from transport.wire import stream as machine
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime import Runtime
+
+class Home:
+    """All streams that one runtime has opened."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        settings = runtime.settings
+        self.window_items = settings.window_items
+        self.window_bytes = settings.window_bytes
+        self.streams: dict[int, Opened] = {}
+        self._next = 1
+        self._by_id: dict[str, Opened] = {}
+        self._dirty: list[Opened] = []
+        self._reports: dict[int, Report] = {}
+        for kind, handler in (
+            (Accept, self._accept),
+            (Items, self._items),
+            (Item, self._item),
+            (End, self._end),
+            (FeedCredit, self._feed_credit),
+            (Lost, self._lost),
+        ):
+            runtime.on(kind, handler)
+        runtime.port.before_flush.append(self._collect)
+
+    # -------------------------------------------------------------------------------------------- opening
+
+    def open(
+        self,
+        via: Address,
+        target: str,
+        encoded: Encoded,
+        *,
+        many: bool,
+        codec: str,
+        native: bool,
+        limits: Limits,
+        context: Context,
+        named: bool,
+    ) -> Opened:
+        """Send an Open to ``via`` (a router, or the actor itself).
+
+        Raises ConnectionLost when ``via`` is dead, LocalProtocolError when the caller's own request id is
+        in flight already, OutboxFull when ``via`` does not read.
+        """
+        runtime = self.runtime
+        if named and context.id in self._by_id:
+            raise LocalProtocolError(
+                f"request id {context.id!r} is in flight on this client; wait for its end or choose another"
+            )
+        if not runtime.peers.watch(via):
+            raise PeerLost(f"{via} is dead: {runtime.peers.death(via)}")
+        number = self._next
+        self._next = number + 1
+        stream = Opened(self, number, target, via, many, context)
+        stream.limits = limits
+        segments = runtime.links.segments(encoded.handles)
+        report = self._reports.pop(via.incarnation, None) if self._reports else None
+        message = Open(
+            number, runtime.address, target, many, codec, native, encoded.data, encoded.handles, segments,
+            self.window_items, self.window_bytes, context.remaining(), context.metadata, context.id,
+            None, report,
+        )  # fmt: skip
+        runtime.port.send(via, message, size=len(encoded.data) + 128)
+        runtime.links.requested(number, encoded.handles, via)
+        self.streams[number] = stream
+        if named:
+            self._by_id[context.id] = stream
+        context.when_cancelled = lambda _: self._cancelled(stream)
+        if context.stopped:
+            self._cancelled(stream)
+        runtime.plan_tick()
+        return stream
+
+    def find(self, request_id: str) -> Opened | None:
+        """The stream in flight that the caller gave this id."""
+        return self._by_id.get(request_id)
+
+    def busy(self) -> bool:
+        """Whether anything here needs the coarse timer."""
+        return bool(self.streams)
+
+    def grant(self, stream: Opened) -> None:
+        """Tell the peer how much more it may send; before Accept the grant waits for it."""
+        if stream.peer is None or not stream.state.response_open:
+            return
+        if stream.window.items <= 0 or stream.window.bytes <= 0:
+            stream.progress = time.monotonic()  # the gap limit runs only while the peer has credit
+        items, size = stream.window.owed()
+        self.runtime.port.send(stream.peer, Credit(stream.number, items, size), control=True)
+
+    # ------------------------------------------------------------------------------------------- receiving
+
+    def _accept(self, sender: int, m: Accept) -> None:
+        stream = self.streams.get(m.stream)
+        self.runtime.peers.note(m.peer)
+        self.runtime.links.accepted(m.stream, m.peer.incarnation)
+        if stream is None:
+            self._kill_unknown(m.peer.incarnation, m.stream)
+            return
+        stream.state.feed(machine.ACCEPT, RemoteProtocolError)
+        stream.peer = m.peer
+        stream.feed_credit.grant(m.feed_items, m.feed_bytes)
+        if not self.runtime.peers.watch(m.peer):
+            return  # the barrier has been passed already; _down has failed the stream
+        if stream.many and not stream.state.request_open and stream.state.response_open:
+            stream.tell_feed_end()
+        stream.wake_feed()
+        if stream.waiter is not None and stream.window.taken_items:
+            self.grant(stream)
+
+    def _kill_unknown(self, sender: int, number: int) -> None:
+        peer = self.runtime.peers.find(sender)
+        if peer is not None:
+            message = Kill(self.runtime.address.incarnation, number, "its home has forgotten the stream")
+            self.runtime.port.send(peer, message, control=True)
+
+    def _arrived(self, sender: int, number: int, first: int, count: int, size: int) -> Opened | None:
+        stream = self.streams.get(number)
+        if stream is None:
+            self._kill_unknown(sender, number)
+            return None
+        if stream.peer is not None and sender != stream.peer.incarnation:
+            raise RemoteProtocolError(f"items of stream {number} from somebody who does not serve it")
+        if first != stream.seq:
+            self._fail(stream, RemoteProtocolError(
+                f"{stream.target}: item {first} arrived where {stream.seq} was due"))  # fmt: skip
+            return None
+        if not stream.window.arrive(count, size):
+            self._fail(stream, RemoteProtocolError(f"{stream.target}: the engine sent beyond its credit"))
+            return None
+        stream.state.feed(machine.DATA, RemoteProtocolError)
+        stream.seq += count
+        stream.progress = time.monotonic()
+        return stream
+
+    def _items(self, sender: int, m: Items) -> None:
+        payloads = m.payloads
+        size = sum(map(len, payloads))
+        stream = self._arrived(sender, m.stream, m.first, len(payloads), size)
+        if stream is not None:
+            stream.queue.extend(payloads)
+            stream.wake()
+
+    def _item(self, sender: int, m: Item) -> None:
+        stream = self._arrived(sender, m.stream, m.seq, 1, m.size)
+        if stream is None:
+            self.runtime.drop(m.handles)
+            return
+        stream.queue.append((m.payload, m.handles, m.size))
+        stream.wake()
+
+    def _end(self, sender: int, m: End) -> None:
+        stream = self.streams.get(m.stream)
+        if stream is None or m.error is None or m.error[0] != AttachFailed.code:
+            self.runtime.links.refused(m.stream)  # no Accept came before: nobody holds its frames
+        if stream is None:
+            return
+        if stream.peer is not None and sender != stream.peer.incarnation:
+            raise RemoteProtocolError(f"end of stream {m.stream} from somebody who does not serve it")
+        if m.report is not None:
+            self._reports[stream.via.incarnation] = m.report
+        if m.error is not None:
+            code, text, details = m.error
+            self._finish(stream, machine.FAIL, from_wire(str(code), str(text), dict(details)))
+        elif m.count != stream.seq:
+            # A clean end needs every item before it: anything else is a cut, whoever made it.
+            self._fail(stream, ConnectionLost(
+                f"{stream.target}: the stream was cut, {stream.seq} of {m.count} items arrived"))  # fmt: skip
+        else:
+            self._finish(stream, machine.END, None)
+
+    def _feed_credit(self, sender: int, m: FeedCredit) -> None:
+        stream = self.streams.get(m.stream)
+        if stream is not None and stream.peer is not None and stream.peer.incarnation == sender:
+            stream.feed_credit.grant(m.items, m.bytes)
+            stream.wake_feed()
+
+    # ----------------------------------------------------------------------------------------- the ends
+
+    def _finish(self, stream: Opened, signal: int, error: CallHomeError | None) -> None:
+        """The response has ended, well or badly; nothing more belongs to this number."""
+        if not stream.state.accepts(signal):
+            return
+        stream.state.feed(signal, RemoteProtocolError)
+        stream.error = stream.error or error
+        self._forget(stream)
+
+    def _forget(self, stream: Opened) -> None:
+        self.streams.pop(stream.number, None)
+        if self._by_id.get(stream.context.id) is stream:
+            del self._by_id[stream.context.id]
+        stream.feed_batch.clear()
+        stream.context.when_cancelled = None
+        stream.context.unlink()
+        stream.wake()
+        stream.wake_feed()
+
+    def _fail(self, stream: Opened, error: CallHomeError) -> None:
+        """The stream is broken from our side: tell the peer, keep what has arrived for the consumer."""
+        self._tell_cancel(stream, Kill(self.runtime.address.incarnation, stream.number, str(error)[:200]))
+        self._finish(stream, machine.LOST, error)
+
+    def _cancelled(self, stream: Opened) -> None:
+        """The stream's context was stopped or killed here."""
+        context = stream.context
+        if stream.number not in self.streams:
+            return
+        kind = Kill if context.killed else Stop
+        signal = machine.KILL if context.killed else machine.STOP
+        if not stream.state.feed(signal, LocalProtocolError):
+            return
+        self._tell_cancel(stream, kind(self.runtime.address.incarnation, stream.number, context.reason))
+        if context.killed:
+            self._drop_queue(stream)
+            stream.error = stream.error or Cancelled(f"{stream.target}: {context.reason}")
+            self._forget(stream)
+
+    def _tell_cancel(self, stream: Opened, message: Stop | Kill) -> None:
+        if stream.peer is None:
+            self.runtime.port.send(stream.via, message)
+        else:
+            self.runtime.port.send(stream.peer, message, control=True)
+        self.runtime.port.flush()  # a cancel does not wait for the tick's end
+
+    def _drop_queue(self, stream: Opened) -> None:
+        for each in stream.queue:
+            if type(each) is tuple:
+                self.runtime.drop(each[1])
+        stream.queue.clear()
+
+    def _lost(self, sender: int, m: Lost) -> None:
+        """A router says that the worker it chose died; its Accept may still stand in our inbox."""
+        stream = self.streams.get(m.stream)
+        if stream is None:
+            self.runtime.links.refused(m.stream)
+        elif stream.peer is None and stream.via.incarnation == sender:
+            self.runtime.peers.reason(m.peer, m.reason)
+            self.runtime.port.poll_data()
+            self.runtime.peers.later(0.010, self._lost_settled, m)
+
+    def _lost_settled(self, m: Lost) -> None:
+        self.runtime.port.poll_data()
+        stream = self.streams.get(m.stream)
+        if stream is not None and stream.peer is None:
+            text = f"{stream.target}: {m.peer} died before it accepted the stream: {m.reason}"
+            self.runtime.links.refused(m.stream)
+            self._finish(stream, machine.LOST, WorkerLost(text))
+
+    def down(self, address: Address, reason: str) -> None:
+        """A process is gone, behind everything that it had sent."""
+        self._reports.pop(address.incarnation, None)
+        for stream in list(self.streams.values()):
+            if stream.peer is not None:
+                if stream.peer.incarnation == address.incarnation:
+                    text = f"{stream.target}: {address} died after {stream.seq} items: {reason}"
+                    self._finish(stream, machine.LOST, PeerLost(text))
+            elif stream.via.incarnation == address.incarnation:
+                text = f"{stream.target}: {address} died before the stream was accepted: {reason}"
+                self._finish(stream, machine.LOST, PeerLost(text))
+
+    def check(self, now: float) -> None:
+        """The coarse timer: end what has run out of time."""
+        for stream in list(self.streams.values()):
+            deadline, limits = stream.context.deadline, stream.limits
+            if deadline is not None and now >= deadline:
+                self._fail(stream, DeadlineExceeded(f"{stream.target}: no end within {limits.total} s"))
+                continue
+            limit = limits.gap if stream.seq else limits.first
+            if limit is None or now - stream.progress < limit:
+                continue
+            if stream.window.items > 0 and stream.window.bytes > 0:
+                what = "further" if stream.seq else "first"
+                self._fail(stream, DeadlineExceeded(f"{stream.target}: no {what} item within {limit} s"))
+
+    def close(self, reason: str) -> None:
+        """Kill every stream: this runtime closes."""
+        for stream in list(self.streams.values()):
+            stream.context.kill(reason)
+
+    # ----------------------------------------------------------------------------------- collecting the feed
+
+    def mark_feed(self, stream: Opened) -> None:
+        """The stream has request items for this tick's batch."""
+        self._dirty.append(stream)
+        self.runtime.port.plan_flush()
+
+    def collect_feed(self, stream: Opened) -> None:
+        """Queue a stream's gathered request items now, so that what follows stays behind them."""
+        batch = stream.feed_batch
+        if batch and stream.peer is not None:
+            stream.feed_batch = []
+            message = Feed(stream.number, stream.feed_seq, batch)
+            stream.feed_seq += len(batch)
+            self.runtime.port.send(stream.peer, message, size=sum(map(len, batch)))
+
+    def _collect(self) -> None:
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for stream in dirty:
+                self.collect_feed(stream)

@@ -1,0 +1,207 @@
+"""Shared memory between this process and its peers: announcing, attaching, lending, giving back.
+
+A segment is announced to a peer before the first handle into it, and the peer's answer is waited for; a peer
+that cannot map it gets bytes instead, from then on. The frames of a request belong to its stream until a
+peer has accepted it, for until then nobody knows who will hold them. Used by a runtime, on its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from actors.messages import Announce, Attached, Release
+from transport.bus.address import Address
+from transport.errors import CallHomeError, RemoteProtocolError
+from transport.payload import Encoded, inline
+from transport.shm.memory import Memory
+from transport.wire.handle import Handle, announcement_from_wire, handle_from_wire
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime import Runtime
+
+#: How long a peer may take to answer an announcement, in seconds; after that it gets bytes.
+_ANSWER = 1.0
+#: Frames of a request whose router died are kept this long, in seconds, for an engine that has them.
+_LATE_ACCEPT = 10.0
+_MAX_HANDLES = 65_536
+
+
+def read_handles(values: list[Any]) -> list[Handle]:
+    """The handles of a message, checked; inline entries (bytes) pass. Raises RemoteProtocolError."""
+    if len(values) > _MAX_HANDLES:
+        raise RemoteProtocolError(f"{len(values)} handles in one message, {_MAX_HANDLES} are allowed")
+    return [handle_from_wire(each) for each in values if len(each) == len(Handle._fields)]
+
+
+class Links:
+    """What this process lends and borrows."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._loop = asyncio.get_running_loop()
+        self.memory = Memory(
+            runtime.address.incarnation,
+            wake=self._wake,
+            step=runtime.settings.arena_step,
+            limit=runtime.settings.arena_limit,
+            threshold=runtime.settings.inline_below,
+        )
+        self._answers: dict[int, list[asyncio.Future[None]]] = {}
+        #: Handles of requests that nobody has accepted yet, by stream; and those given back early.
+        self._requests: dict[int, tuple[Address, list[Handle]]] = {}
+        self._early: set[tuple[int, int, int]] = set()
+        runtime.on(Announce, self._announce)
+        runtime.on(Attached, self._attached)
+        runtime.on(Release, self._release)
+
+    # ------------------------------------------------------------------------------------------- lending
+
+    async def lend(self, encoded: Encoded, peer: Address, number: int) -> Encoded:
+        """Lease an item's handles to ``peer``, or put their bytes in line where it cannot read them."""
+        memory, handles = self.memory, encoded.handles
+        try:
+            if not memory.attached(peer.incarnation, handles) and memory.usable(peer.incarnation):
+                await self._announced(peer, handles)
+            if memory.usable(peer.incarnation) and memory.attached(peer.incarnation, handles):
+                for handle in handles:
+                    memory.lend(handle, peer.incarnation, number)
+                return encoded
+            encoded = inline(encoded, memory)
+        except BaseException:
+            for handle in handles:
+                memory.unexport(handle)
+            raise
+        for handle in handles:
+            memory.unexport(handle)
+        return encoded
+
+    async def _announced(self, peer: Address, handles: Sequence[Handle]) -> None:
+        """Announce what ``peer`` has not been told of, and wait for its answers."""
+        for announcement in self.memory.needs(peer.incarnation, handles):
+            message = Announce(list(announcement))
+            self._runtime.port.send(peer, message, control=True)
+        try:
+            async with asyncio.timeout(_ANSWER):
+                while self.memory.usable(peer.incarnation) and not self.memory.attached(
+                    peer.incarnation, handles
+                ):
+                    answer = self._loop.create_future()
+                    self._answers.setdefault(peer.incarnation, []).append(answer)
+                    await answer
+        except TimeoutError:
+            return
+
+    def _attached(self, sender: int, m: Attached) -> None:
+        self.memory.mark(sender, m.segment, m.ok)
+        if not m.ok:
+            self._runtime.note(f"a peer reads no shared memory of ours, it gets bytes: {m.reason}")
+        self._answer(sender)
+
+    def _answer(self, peer: int) -> None:
+        for answer in self._answers.pop(peer, ()):
+            if not answer.done():
+                answer.set_result(None)
+
+    def segments(self, handles: Sequence[Handle]) -> list[Any]:
+        """Announcements to travel inside an Open: who will serve it is not known yet."""
+        if not handles:
+            return []
+        # Nobody is peer 0: forgetting it afterwards makes every Open carry what it needs.
+        found = [list(each) for each in self.memory.needs(0, handles)]
+        self.memory.forget(0)
+        return found
+
+    def requested(self, number: int, handles: Sequence[Handle], via: Address) -> None:
+        """The frames of a request are on their way with stream ``number``, by way of ``via``."""
+        if handles:
+            self._requests[number] = (via, list(handles))
+
+    def accepted(self, number: int, peer: int) -> None:
+        """``peer`` serves the stream and holds its frames from now on."""
+        for handle in self.take_requests(number):
+            key = (handle.segment, handle.offset, handle.generation)
+            if key in self._early:
+                self._early.discard(key)
+                self.memory.unexport(handle)
+            else:
+                self.memory.lend(handle, peer, number)
+
+    def refused(self, number: int) -> None:
+        """Nobody took the stream: its frames come back."""
+        for handle in self.take_requests(number):
+            self._early.discard((handle.segment, handle.offset, handle.generation))
+            self.memory.unexport(handle)
+
+    def take_requests(self, number: int) -> list[Handle]:
+        """The frames of a refused request, still held, for another attempt."""
+        return self._requests.pop(number, (None, []))[1]
+
+    # ------------------------------------------------------------------------------------------ borrowing
+
+    def _announce(self, sender: int, m: Announce) -> None:
+        peer = self._runtime.peers.find(sender)
+        announcement = announcement_from_wire(m.segment)
+        ok, reason = True, ""
+        try:
+            self.memory.attach(announcement)
+        except CallHomeError as error:
+            ok, reason = False, str(error)[:500]
+        if peer is not None:
+            self._runtime.port.send(peer, Attached(announcement.segment, ok, reason), control=True)
+
+    def attach(self, segments: list[Any]) -> None:
+        """Attach what an Open announces. Raises AttachFailed, RemoteProtocolError."""
+        for each in segments:
+            self.memory.attach(announcement_from_wire(each))
+
+    def drop(self, values: list[Any]) -> None:
+        """Return the leases of a message that nobody will look at."""
+        for handle in read_handles(values):
+            self.memory.drop(handle)
+
+    # ---------------------------------------------------------------------------------------- giving back
+
+    def _wake(self) -> None:
+        """A view is gone, in whatever thread: send the releases from the loop."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.send_releases)
+
+    def send_releases(self) -> None:
+        """Return ended leases to their owners, batched."""
+        for owner, leases in self.memory.drain_releases().items():
+            peer = self._runtime.peers.find(owner)
+            if peer is not None:
+                message = Release([list(each) for each in leases])
+                self._runtime.port.send(peer, message, control=True)
+
+    def _release(self, sender: int, m: Release) -> None:
+        leases: list[tuple[int, int, int]] = []
+        for each in m.leases:
+            if type(each) is not list or len(each) != 3 or any(type(part) is not int for part in each):
+                raise RemoteProtocolError("a lease is three whole numbers")
+            leases.append((each[0], each[1], each[2]))
+        if self._requests:
+            # A quick handler's release may overtake the Accept of the stream that lent the frame.
+            waiting = {
+                (handle.segment, handle.offset, handle.generation)
+                for _, handles in self._requests.values()
+                for handle in handles
+            }
+            self._early.update(waiting.intersection(leases))
+        self.memory.release(sender, leases)
+
+    def down(self, address: Address) -> None:
+        """A peer is gone: what it borrowed is ours again, what it owned lives as long as its views."""
+        self.memory.take_back(address.incarnation)
+        self.memory.forget(address.incarnation)
+        self.memory.detach(address.incarnation)
+        self._answer(address.incarnation)
+        for number, (via, _) in self._requests.items():
+            if via.incarnation == address.incarnation:
+                # An engine that got the Open just before may still accept it and read the frames.
+                self._runtime.peers.later(_LATE_ACCEPT, self.refused, number)
+
+    def close(self) -> None:
+        self.memory.close()

@@ -1,0 +1,163 @@
+"""One stream at its home: what has arrived, what may be sent, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from actors.messages import FeedEnd, FeedItem
+from transport.bus.address import Address
+from transport.context import Context
+from transport.errors import CallHomeError, Cancelled, LocalProtocolError
+from transport.payload import Encoded
+from transport.wire import stream as machine
+from transport.wire.stream import ReceiveWindow, SendCredit, StreamState
+
+if TYPE_CHECKING:
+    from actors.kernel.home import Home
+
+#: A queued item: payload bytes, or payload, handles and counted size.
+Queued = bytes | tuple[bytes, list[Any], int]
+
+
+class Limits:
+    """Time limits of one stream in seconds, None meaning no limit; checked by the runtime's coarse timer."""
+
+    __slots__ = ("first", "gap", "total")
+
+    def __init__(self, total: float | None, first: float | None, gap: float | None) -> None:
+        self.total = total
+        self.first = first
+        self.gap = gap
+
+
+class Opened:
+    """One stream at its home; used by ``Home`` and by the stream classes of ``actors.kernel.calls``."""
+
+    __slots__ = (
+        "context",
+        "error",
+        "feed_batch",
+        "feed_credit",
+        "feed_seq",
+        "feed_waiter",
+        "home",
+        "limits",
+        "many",
+        "number",
+        "peer",
+        "progress",
+        "queue",
+        "seq",
+        "state",
+        "target",
+        "via",
+        "waiter",
+        "window",
+    )
+
+    def __init__(self, home: Home, number: int, target: str, via: Address, many: bool, context: Context):
+        self.home = home
+        self.number = number
+        self.target = target
+        self.via = via
+        self.many = many
+        self.peer: Address | None = None
+        self.context = context
+        self.state = StreamState(many)
+        self.queue: deque[Queued] = deque()
+        self.seq = 0
+        self.error: CallHomeError | None = None
+        self.waiter: asyncio.Future[None] | None = None
+        self.window = ReceiveWindow(home.window_items, home.window_bytes)
+        self.limits = Limits(None, None, None)
+        self.progress = time.monotonic()
+        self.feed_credit = SendCredit(0, 0)
+        self.feed_seq = 0
+        self.feed_batch: list[bytes] = []
+        self.feed_waiter: asyncio.Future[None] | None = None
+
+    # ----------------------------------------------------------------------------------- the consumer's side
+
+    def taken(self, size: int) -> None:
+        """The consumer took an item of ``size`` bytes; grants credit when that is due."""
+        if self.window.take(size) and self.state.response_open:
+            self.home.grant(self)
+
+    async def wait(self) -> None:
+        """Wait until an item or the end is there. Raises LocalProtocolError if somebody waits already."""
+        if self.waiter is not None:
+            raise LocalProtocolError("another task is reading this stream; one reader at a time")
+        if self.window.taken_items:
+            self.home.grant(self)
+        self.waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self.waiter
+        finally:
+            self.waiter = None
+
+    async def wait_ended(self) -> None:
+        """Wait for the end; items gather meanwhile, as far as the window allows."""
+        while self.state.response_open:
+            await self.wait()
+
+    def wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def wake_feed(self) -> None:
+        if self.feed_waiter is not None and not self.feed_waiter.done():
+            self.feed_waiter.set_result(None)
+
+    # ------------------------------------------------------------------------------------ the request's side
+
+    async def wait_feed_credit(self) -> None:
+        """Wait for room for one more request item. Raises what ended the stream, if something did."""
+        while not self.feed_credit.open:
+            self.check_feed()
+            if self.feed_waiter is not None:
+                raise LocalProtocolError("another task is sending on this stream; one sender at a time")
+            self.feed_waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self.feed_waiter
+            finally:
+                self.feed_waiter = None
+        self.check_feed()
+
+    def check_feed(self) -> None:
+        """Raise unless a request item may be sent."""
+        if self.state.request_open:
+            return
+        if self.error is not None:
+            raise self.error
+        if self.state.response_open:
+            raise LocalProtocolError("send after end: this side has said its last already")
+        raise Cancelled("the engine has ended the stream and takes no more input")
+
+    def feed(self, encoded: Encoded) -> None:
+        """Send one request item; ``wait_feed_credit`` came before."""
+        assert self.peer is not None
+        self.state.feed(machine.FEED, LocalProtocolError)
+        self.feed_credit.spend(1, encoded.size)
+        if encoded.handles:
+            self.home.collect_feed(self)
+            message = FeedItem(self.number, self.feed_seq, encoded.data, encoded.handles, encoded.size)
+            self.home.runtime.port.send(self.peer, message, size=len(encoded.data))
+            self.feed_seq += 1
+            return
+        if not self.feed_batch:
+            self.home.mark_feed(self)
+        self.feed_batch.append(encoded.data)
+
+    def feed_end(self) -> None:
+        """Our last word; the response goes on."""
+        self.state.feed(machine.FEED_END, LocalProtocolError)
+        self.tell_feed_end()
+
+    def tell_feed_end(self) -> None:
+        """Tell the peer that the request has ended; before Accept there is no peer to tell."""
+        if self.peer is not None:
+            self.home.collect_feed(self)
+            self.home.runtime.port.send(self.peer, FeedEnd(self.number, self.feed_seq))

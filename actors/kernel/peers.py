@@ -1,0 +1,174 @@
+"""Watches the processes at the other ends and tells when one is gone, behind everything it had sent.
+
+A pidfd says at once that a process has ended, long before any time-out. But what it sent may still stand in
+our inbox, and PULL sockets favour nobody: news of a death can overtake the dead peer's last items. So a
+death is told only after the data inbox was found empty twice, ten milliseconds apart. The node adds how the
+process ended; its word is waited for a short while. Used by a runtime, on its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+
+from transport.bus.address import Address
+from transport.bus.port import Port
+
+_SETTLE = 0.010
+_WAIT_REASON = 0.050
+#: A peer that sends without pause from several processes must not hold a verdict for ever.
+_SETTLE_ROUNDS = 20
+_KEPT = 4096
+
+OnDown = Callable[[Address, str], None]
+
+
+def start_time(pid: int) -> int:
+    """Start time of a process in clock ticks since boot; 0 when it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    # A zombie has ended; where pid 1 does not reap it may stay one for good.
+    return 0 if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def alive(address: Address) -> bool:
+    """Whether the process of ``address`` is still the one that had this name."""
+    return start_time(address.pid) == address.started
+
+
+class _Watch:
+    """One process; several incarnations may live in it (``place="here"``)."""
+
+    __slots__ = ("addresses", "fd", "rounds", "seen", "since")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.addresses: dict[int, Address] = {}
+        self.rounds = 0
+        self.seen = -1
+        self.since = 0.0
+
+
+class Peers:
+    """Who we have to do with, and who of them is dead."""
+
+    def __init__(self, port: Port, on_down: OnDown) -> None:
+        self._port = port
+        self._on_down = on_down
+        self._loop = asyncio.get_running_loop()
+        self._watches: dict[tuple[int, int], _Watch] = {}
+        self._reasons: OrderedDict[int, str] = OrderedDict()
+        self._dead: OrderedDict[int, str] = OrderedDict()
+        self._known: OrderedDict[int, Address] = OrderedDict()
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def note(self, address: Address) -> None:
+        """A peer introduced itself; remember where its incarnation is reached."""
+        self._known[address.incarnation] = address
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+
+    def find(self, incarnation: int) -> Address | None:
+        """The address of a peer that introduced itself."""
+        return self._known.get(incarnation)
+
+    def death(self, address: Address) -> str | None:
+        """How the incarnation ended, or None while it is not known to be dead."""
+        return self._dead.get(address.incarnation)
+
+    def watch(self, address: Address) -> bool:
+        """Tell ``on_down`` when the process of ``address`` ends; False when it is gone already.
+
+        Watching twice is harmless; a watch lasts until the process ends or this runtime closes.
+        """
+        if address.incarnation in self._dead:
+            return False
+        key = (address.pid, address.started)
+        watch = self._watches.get(key)
+        if watch is not None:
+            watch.addresses[address.incarnation] = address
+            return True
+        if address.pid == os.getpid():
+            return True
+        try:
+            fd = os.pidfd_open(address.pid)
+        except OSError:
+            return self._gone(address)
+        if not alive(address):
+            os.close(fd)
+            return self._gone(address)
+        watch = self._watches[key] = _Watch(fd)
+        watch.addresses[address.incarnation] = address
+        self._loop.add_reader(fd, self._ended, key)
+        return True
+
+    def _gone(self, address: Address) -> bool:
+        self._dead_now(address, self._reasons.get(address.incarnation, ""))
+        return False
+
+    def reason(self, address: Address, reason: str) -> None:
+        """The node says how a process ended."""
+        self._reasons[address.incarnation] = reason
+        if len(self._reasons) > _KEPT:
+            self._reasons.popitem(last=False)
+
+    def _ended(self, key: tuple[int, int]) -> None:
+        watch = self._watches[key]
+        self._loop.remove_reader(watch.fd)
+        watch.since = self._loop.time()
+        self._settle(key)
+
+    def _settle(self, key: tuple[int, int]) -> None:
+        """One round of the barrier: empty twice, and the reason known or waited for long enough."""
+        watch = self._watches.get(key)
+        if watch is None:
+            return
+        self._port.poll_control()
+        self._port.poll_data()
+        before, watch.seen = watch.seen, self._port.batches_in
+        watch.rounds += 1
+        quiet = before == watch.seen or watch.rounds > _SETTLE_ROUNDS
+        explained = all(each in self._reasons for each in watch.addresses)
+        if quiet and (explained or self._loop.time() - watch.since >= _WAIT_REASON):
+            os.close(watch.fd)
+            del self._watches[key]
+            for address in watch.addresses.values():
+                self._dead_now(address, self._reasons.pop(address.incarnation, ""))
+            return
+        self.later(_SETTLE, self._settle, key)
+
+    def later(self, delay: float, callback: Callable[..., None], *args: object) -> None:
+        """Call back after ``delay`` seconds, unless this runtime has closed by then."""
+
+        def run() -> None:
+            self._timers.discard(handle)
+            callback(*args)
+
+        handle = self._loop.call_later(delay, run)
+        self._timers.add(handle)
+
+    def _dead_now(self, address: Address, reason: str) -> None:
+        text = reason or "its process is gone"
+        self._dead[address.incarnation] = text
+        if len(self._dead) > _KEPT:
+            self._dead.popitem(last=False)
+        self._known.pop(address.incarnation, None)
+        self._port.forget(address.incarnation)
+        self._on_down(address, text)
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        for handle in self._timers:
+            handle.cancel()
+        self._timers.clear()
+        for watch in self._watches.values():
+            self._loop.remove_reader(watch.fd)
+            os.close(watch.fd)
+        self._watches.clear()
+
+

@@ -1,0 +1,196 @@
+"""The streams that users hold: answers of one request, or a stream each way."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from actors.kernel.opened import Opened
+from actors.kernel.runtime import Runtime
+from transport.context import Context
+from transport.errors import CallHomeError, Cancelled, EngineError
+from transport.wire.codec import Annotated
+
+if TYPE_CHECKING:
+    from actors.kernel.calls import Caller, Request
+
+
+class ResponseStream:
+    """The answers of one stream, in order; made by ``stream``, used in ``async with`` and ``async for``.
+
+    Iterating raises the stream's typed error after the items that came before it; a kill from this side raises
+    Cancelled. One task reads at a time.
+    """
+
+    def __init__(self, caller: Caller, sent: Request, request: Any, annotated: bool) -> None:
+        self._caller = caller
+        self._runtime = caller.runtime
+        self._sent = sent
+        self._request = request
+        self._annotated = annotated
+        self._stream: Opened | None = None
+        self._loop = asyncio.get_running_loop()
+        self._raised = False
+
+    @property
+    def context(self) -> Context:
+        """Id, metadata and cancel state of this stream."""
+        return self._sent.context
+
+    @property
+    def received(self) -> int:
+        """Items that have arrived so far, taken or not."""
+        return self._stream.seq if self._stream is not None else 0
+
+    def _begin(self) -> Opened:
+        if self._stream is None:
+            if not self._sent.many:
+                self._sent.encoded = self._caller.encode(self._request, self._sent)
+                self._request = None
+            elif self._caller.parent is not None:
+                self._caller.parent.link(self._sent.context)
+            self._stream = self._sent.send()
+        return self._stream
+
+    async def __aenter__(self) -> Self:
+        self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave("its caller left the stream")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        stream = self._stream or self._begin()
+        queue = stream.queue
+        while not queue:
+            if not stream.state.response_open:
+                again = self._sent.again(stream)
+                if again is None:
+                    if stream.error is None:
+                        raise StopAsyncIteration
+                    raise stream.error
+                stream = self._stream = again
+                queue = stream.queue
+                continue
+            await stream.wait()
+        queued = queue.popleft()
+        try:
+            if type(queued) is bytes:
+                stream.taken(len(queued))
+                item = self._runtime.decode(queued, [], self._sent.codec)
+            else:
+                payload, handles, size = queued
+                stream.taken(size)
+                item = self._runtime.decode(payload, handles, self._sent.codec)
+        except CallHomeError as error:
+            self._break(stream, error)
+            raise
+        if self._annotated:
+            return item if type(item) is Annotated else Annotated(data=item)
+        if type(item) is not Annotated:
+            return item
+        try:
+            return plain(item)
+        except EngineError as error:
+            self._break(stream, error)
+            raise
+
+    def _break(self, stream: Opened, error: CallHomeError) -> None:
+        """An item of this stream is no good: nothing after it is delivered."""
+        self.context.kill(str(error)[:200])
+        drop_queue(self._runtime, stream)
+        stream.error = error
+
+    def stop(self, reason: str = "stopped by its caller") -> None:
+        """Ask the engine to finish; what it still yields arrives, then the stream ends cleanly."""
+        self.context.stop(reason)
+
+    def kill(self, reason: str = "killed by its caller") -> None:
+        """Drop the stream: nothing more arrives, whoever reads it gets Cancelled."""
+        self._leave(reason)
+
+    async def aclose(self) -> None:
+        """Kill the stream unless it has ended."""
+        self._leave("closed by its caller")
+
+    def _leave(self, reason: str) -> None:
+        stream = self._stream
+        if stream is None:
+            self.context.kill(reason)
+            return
+        if stream.state.response_open:
+            self.context.kill(reason)
+        elif stream.queue:
+            drop_queue(self._runtime, stream)
+            stream.error = stream.error or Cancelled(f"{stream.target}: {reason}")
+
+    def __del__(self) -> None:
+        # The last reference is gone: a kill. The collector may run in any thread.
+        stream = getattr(self, "_stream", None)
+        if stream is None or self._loop.is_closed():
+            return
+        if stream.state.response_open or stream.queue:
+            self._loop.call_soon_threadsafe(_abandon, self._runtime, stream)
+
+
+class DuplexStream(ResponseStream):
+    """A stream each way; made by ``open``. Ending our side is no cancel: the answers go on."""
+
+    async def send(self, item: Any) -> None:
+        """Send one request item; waits while the engine has no room.
+
+        The item is encoded before this returns, so the object may be used again (a Frame is handed on). Raises
+        EncodeError (nothing was sent, the stream goes on), LocalProtocolError after ``end``, Cancelled
+        when the engine has ended the stream, and the stream's own error.
+        """
+        stream = self._stream or self._begin()
+        if not stream.feed_credit.open or not stream.state.request_open:
+            await stream.wait_feed_credit()
+        encoded = self._runtime.encode(item, self._sent.codec, True, "request")
+        if encoded.handles:
+            assert stream.peer is not None
+            encoded = await self._runtime.lend(encoded, stream.peer, stream.number)
+            stream.check_feed()
+        stream.feed(encoded)
+
+    async def recv(self) -> Any:
+        """The next answer. Raises EOFError when the engine has ended cleanly, or the stream's error."""
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            raise EOFError(f"{self._sent.target} has ended the stream") from None
+
+    async def end(self) -> None:
+        """Our last word; answers go on arriving. A second call does nothing."""
+        stream = self._stream or self._begin()
+        if stream.state.request_open:
+            stream.feed_end()
+
+
+def drop_queue(runtime: Runtime, stream: Opened) -> None:
+    """Return the leases of items that nobody will take."""
+    for queued in stream.queue:
+        if type(queued) is tuple:
+            runtime.drop(queued[1])
+    stream.queue.clear()
+
+
+def _abandon(runtime: Runtime, stream: Opened) -> None:
+    stream.context.kill("its caller dropped the stream")
+    drop_queue(runtime, stream)
+
+
+def plain(item: Any) -> Any:
+    """The data of an item; an error item raises EngineError."""
+    if type(item) is not Annotated:
+        return item
+    if item.is_error:
+        text = "; ".join(item.comment or ()) or str(item.error or "the engine sent an error item")
+        raise EngineError(text, type="error item")
+    return item.data

@@ -1,0 +1,177 @@
+"""What one actor, or one client, consists of below its own code: port, peers, memory, streams, timer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from actors.config import Settings
+from actors.errors import ActorDead
+from actors.kernel.home import Home
+from actors.kernel.links import Links
+from actors.kernel.peers import Peers, start_time
+from actors.messages import Down, Hello
+from transport.bus.address import Address
+from transport.bus.port import Bus, Port
+from transport.errors import RemoteProtocolError
+from transport.payload import Encoded, decode_payload, encode_payload
+from transport.shm.memory import Memory
+from transport.wire.message import Message
+
+if TYPE_CHECKING:
+    from actors.kernel.serving import Serving
+
+log = logging.getLogger("callhome")
+
+#: Period of the coarse timer in seconds: one for all streams of a process, since one an item would cost
+#: more than the item.
+TICK = 0.050
+
+_M = TypeVar("_M", bound=Message)
+
+
+class Runtime:
+    """One incarnation: made by ``run_actor`` for an actor, by ``Client`` for a program that only calls.
+
+    Everything here belongs to the loop on which it was made.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        name: str,
+        settings: Settings | None = None,
+        incarnation: int | None = None,
+        bus: Bus | None = None,
+    ) -> None:
+        """Bind the inboxes in folder ``run``. Raises LocalProtocolError when a path is too long or taken."""
+        self.settings = settings or Settings()
+        self.run = run
+        self.bus = bus or Bus()
+        self._owns_bus = bus is None
+        self._loop = asyncio.get_running_loop()
+        self._table: dict[type, Callable[[int, Any], None]] = {}
+        pid = os.getpid()
+        self.address = Address(name, incarnation or secrets.randbits(62) + 1, pid, start_time(pid))
+        try:
+            self.port = Port(
+                self.bus, run, self.address, self._deliver, hello=Hello(self.address),
+                outbox_messages=self.settings.outbox_messages, outbox_bytes=self.settings.outbox_bytes,
+            )  # fmt: skip
+        except BaseException:
+            if self._owns_bus:
+                self.bus.close()
+            raise
+        self.peers = Peers(self.port, self._down)
+        self.on(Hello, lambda sender, m: self.peers.note(m.address))
+        self.on(Down, lambda sender, m: self.peers.reason(m.address, m.reason))
+        self.links = Links(self)
+        self.home = Home(self)
+        self.serving: Serving | None = None
+        #: Called with (address, reason) after streams, leases and permits have been settled.
+        self.when_down: list[Callable[[Address, str], None]] = []
+        self._ticking: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def memory(self) -> Memory:
+        """Shared memory of this process, both ways."""
+        return self.links.memory
+
+    def on(self, kind: type[_M], handler: Callable[[int, _M], None]) -> None:
+        """Call ``handler(sender's incarnation, message)`` for each message of this type, in the loop."""
+        self._table[kind] = handler
+
+    def _deliver(self, sender: int, message: Message) -> None:
+        handler = self._table.get(type(message))
+        if handler is None:
+            raise RemoteProtocolError("this actor has no use for it")
+        handler(sender, message)
+
+    def send(self, to: Address, message: Message, control: bool = False) -> None:
+        """Send a message to an actor. Raises ActorDead when it is known to be dead, OutboxFull."""
+        if not self.peers.watch(to):
+            raise ActorDead(f"{to} is dead: {self.peers.death(to)}; look it up again after its restart")
+        self.port.send(to, message, control)
+
+    # ------------------------------------------------------------------------------------------- payloads
+
+    def encode(self, value: object, codec: str, native: bool, root: str) -> Encoded:
+        """Bytes and handles of a value. Raises EncodeError with the path inside ``root``, FrameReleased."""
+        return encode_payload(value, codec=codec, memory=self.links.memory, native=native, root=root)
+
+    def decode(self, payload: bytes, handles: list[Any], codec: str) -> Any:
+        """The value of bytes and handles. Raises DecodeError, RemoteProtocolError, StaleHandle."""
+        return decode_payload(payload, handles, codec=codec, memory=self.links.memory)
+
+    async def lend(self, encoded: Encoded, peer: Address, number: int) -> Encoded:
+        """Lease an item's handles to the peer that it goes to."""
+        return await self.links.lend(encoded, peer, number)
+
+    def attach(self, segments: list[Any]) -> None:
+        """Attach what an Open announces. Raises AttachFailed."""
+        if segments:
+            self.links.attach(segments)
+
+    def drop(self, handles: list[Any]) -> None:
+        """Return the leases of handles that nobody will look at."""
+        if handles:
+            self.links.drop(handles)
+
+    # ---------------------------------------------------------------------------------------------- timer
+
+    def plan_tick(self) -> None:
+        """Run the coarse timer as long as streams have limits to watch."""
+        if self._ticking is None and not self._closed:
+            self._ticking = self._loop.call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = None
+        now = time.monotonic()
+        self.home.check(now)
+        busy = self.home.busy()
+        if self.serving is not None:
+            self.serving.check(now)
+            busy = busy or self.serving.busy()
+        if busy:
+            self.plan_tick()
+
+    # ---------------------------------------------------------------------------------------------- deaths
+
+    def _down(self, address: Address, reason: str) -> None:
+        """Behind the barrier: everything that the dead peer had sent has been handled."""
+        self.home.down(address, reason)
+        if self.serving is not None:
+            self.serving.down(address, reason)
+        self.links.down(address)
+        for callback in self.when_down:
+            callback(address, reason)
+
+    def note(self, text: str) -> None:
+        """Log something that an operator may want to know."""
+        log.info("%s: %s", self.address.name, text)
+
+    def complain(self, what: str, error: BaseException) -> None:
+        """Log a failure that no caller is there to hear."""
+        log.error("%s: %s failed", self.address.name, what, exc_info=error)
+
+    def close(self, reason: str = "this side closes") -> None:
+        """End everything: streams opened here are killed, sockets and memory go."""
+        if self._closed:
+            return
+        self.home.close(reason)
+        self.links.send_releases()
+        self._closed = True
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self.peers.close()
+        self.port.close()
+        self.links.close()
+        if self._owns_bus:
+            self.bus.close()

@@ -1,0 +1,143 @@
+"""One stream at the actor that serves it: credit, items on their way out, request items on their way in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from actors.messages import FeedCredit, Item, Open
+from transport.bus.address import Address
+from transport.context import Context
+from transport.errors import CallHomeError, LocalProtocolError
+from transport.payload import Encoded
+from transport.wire import stream as machine
+from transport.wire.stream import ReceiveWindow, SendCredit, StreamState
+
+if TYPE_CHECKING:
+    from actors.kernel.serving import Serving
+
+Key = tuple[int, int]
+
+
+class Served:
+    """One stream as ``Serving`` and the role above it (engine, actor) hold it."""
+
+    __slots__ = (
+        "accepted",
+        "batch",
+        "batch_size",
+        "codec",
+        "context",
+        "credit",
+        "credit_waiter",
+        "feed_ended",
+        "feed_error",
+        "feed_queue",
+        "feed_seq",
+        "feed_waiter",
+        "feed_window",
+        "home",
+        "key",
+        "native",
+        "open",
+        "router",
+        "seq",
+        "serving",
+        "state",
+        "taken",
+        "task",
+    )
+
+    def __init__(self, serving: Serving, message: Open, context: Context) -> None:
+        self.serving = serving
+        self.open = message
+        self.home: Address = message.home
+        self.router: Address | None = message.router
+        self.key: Key = (message.home.incarnation, message.stream)
+        self.codec = message.codec
+        self.native = message.native
+        self.context = context
+        self.state = StreamState(message.many)
+        self.credit = SendCredit(message.window_items, message.window_bytes)
+        self.credit_waiter: asyncio.Future[None] | None = None
+        self.seq = 0
+        self.batch: list[bytes] = []
+        self.batch_size = 0
+        self.accepted = False
+        self.taken = False
+        self.task: asyncio.Task[None] | None = None
+        self.feed_window = ReceiveWindow(serving.window_items, serving.window_bytes)
+        self.feed_queue: deque[bytes | tuple[bytes, list[Any], int]] = deque()
+        self.feed_waiter: asyncio.Future[None] | None = None
+        self.feed_seq = 0
+        self.feed_ended = False
+        self.feed_error: CallHomeError | None = None
+
+    # --------------------------------------------------------------------------------------- items going out
+
+    def emit(self, encoded: Encoded) -> None:
+        """Send one item; it leaves with this tick's batch. The caller minds the credit."""
+        size = encoded.size
+        self.credit.items -= 1
+        self.credit.bytes -= size
+        if encoded.handles:
+            self._emit_alone(encoded)
+            return
+        if not self.batch:
+            self.serving.mark(self)
+        self.batch.append(encoded.data)
+        self.batch_size += size
+        self.serving.counters.items += 1
+        self.serving.counters.bytes += size
+
+    def _emit_alone(self, encoded: Encoded) -> None:
+        self.serving.collect(self)
+        self.serving.accept(self)
+        self.state.feed(machine.DATA, LocalProtocolError)
+        message = Item(self.key[1], self.seq, encoded.data, encoded.handles, encoded.size)
+        self.seq += 1
+        self.serving.counters.items += 1
+        self.serving.counters.bytes += encoded.size
+        self.serving.runtime.port.send(self.home, message, size=len(encoded.data))
+
+    async def wait_credit(self) -> None:
+        """Wait until the home has room for one more item, or the stream is killed."""
+        while not self.credit.open and not self.context.killed:
+            self.credit_waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self.credit_waiter
+            finally:
+                self.credit_waiter = None
+
+    def wake_credit(self) -> None:
+        if self.credit_waiter is not None and not self.credit_waiter.done():
+            self.credit_waiter.set_result(None)
+
+    # ------------------------------------------------------------------------------------- request items in
+
+    def feed_taken(self, size: int) -> None:
+        """The handler took a request item of ``size`` bytes; grants credit when that is due."""
+        if self.feed_window.take(size) and self.state.request_open:
+            self._grant_feed()
+
+    def _grant_feed(self) -> None:
+        items, size = self.feed_window.owed()
+        message = FeedCredit(self.key[1], items, size)
+        self.serving.runtime.port.send(self.home, message, control=True)
+
+    async def wait_feed(self) -> None:
+        """Wait for the next request item or the end of the request."""
+        if self.feed_waiter is not None:
+            raise LocalProtocolError("another task is reading this request stream; one reader at a time")
+        if self.feed_window.taken_items and self.state.request_open:
+            self._grant_feed()
+        self.feed_waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self.feed_waiter
+        finally:
+            self.feed_waiter = None
+
+    def wake_feed(self) -> None:
+        if self.feed_waiter is not None and not self.feed_waiter.done():
+            self.feed_waiter.set_result(None)

@@ -1,0 +1,386 @@
+"""Streams served here: what every actor that answers Opens has in common.
+
+``Serving`` keeps the table of streams by home and number, applies cancels, credit and request items, sends
+Accept, items and the end. The role above (``EngineActor``, or ``Actor`` for ask and stream) decides when a
+stream starts and runs its handler through ``pump``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from actors.kernel.served import Key, Served
+from actors.messages import Accept, Credit, End, Feed, FeedEnd, FeedItem, Items, Kill, Open, Report, Stop
+from actors.metrics import Counters
+from transport.bus.address import Address
+from transport.context import Context
+from transport.errors import (
+    CallHomeError,
+    Cancelled,
+    ConnectionLost,
+    DeadlineExceeded,
+    EngineError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    qualified_name,
+    to_wire,
+)
+from transport.payload import Encoded
+from transport.wire import stream as machine
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime import Runtime
+
+#: Items between two looks at the control inbox, counted over all streams of this process.
+POLL_EVERY = 64
+#: A stop that overtook its Open is remembered this long, in seconds, and so many for each sender.
+TOMBSTONE_AGE = 5.0
+TOMBSTONES = 1024
+_TRACEBACK = 8_000
+
+
+class Role(Protocol):
+    """What the actor above does with streams; all called on the loop, none may block."""
+
+    def make_context(self, message: Open, deadline: float | None) -> Context:
+        """The context that the handler will see."""
+
+    def begin(self, stream: Served) -> None:
+        """Start the stream, queue it, or end it with an error."""
+
+    def gone(self, stream: Served) -> None:
+        """The stream has left the table; its handler, if it ever ran, has ended."""
+
+    def report(self, stream: Served) -> Report | None:
+        """The report for the stream's router, to travel with its End."""
+
+
+class Serving:
+    """All streams that one runtime serves."""
+
+    def __init__(self, runtime: Runtime, role: Role, counters: Counters) -> None:
+        self.runtime = runtime
+        self.role = role
+        self.counters = counters
+        settings = runtime.settings
+        self.window_items = settings.window_items
+        self.window_bytes = settings.window_bytes
+        self.streams: dict[Key, Served] = {}
+        self._dirty: list[Served] = []
+        self._unaccepted: list[Served] = []
+        self._tombstones: dict[int, OrderedDict[int, tuple[float, bool, str]]] = {}
+        self._until_poll = POLL_EVERY
+        self._running = 0
+        self._loop = asyncio.get_running_loop()
+        for kind, handler in (
+            (Open, self._open),
+            (Credit, self._credit),
+            (Stop, self._stop),
+            (Kill, self._kill),
+            (Feed, self._feed),
+            (FeedItem, self._feed_item),
+            (FeedEnd, self._feed_end),
+        ):
+            runtime.on(kind, handler)
+        runtime.port.before_flush.append(self._collect)
+
+    # ------------------------------------------------------------------------------------------- the start
+
+    def _open(self, sender: int, m: Open) -> None:
+        key = (m.home.incarnation, m.stream)
+        if key in self.streams:
+            raise RemoteProtocolError(f"stream {m.stream} of {m.home} was opened twice")
+        deadline = None if m.remaining is None else time.monotonic() + m.remaining
+        stream = Served(self, m, self.role.make_context(m, deadline))
+        self.streams[key] = stream
+        self.counters.requests += 1
+        stream.context.when_cancelled = lambda _: self._cancelled(stream)
+        self.runtime.peers.note(m.home)
+        if not self.runtime.peers.watch(m.home):
+            return  # down() has dropped the stream already
+        try:
+            self.runtime.attach(m.segments)
+        except CallHomeError as error:
+            stream.taken = True  # nobody was told that we hold its frames
+            self.end(stream, error)
+            return
+        if m.handles:
+            self.accept(stream)  # at once: the home must know who holds its frames
+        tomb = self._tombstones.get(key[0], {}).pop(key[1], None)
+        if tomb is not None and time.monotonic() - tomb[0] < TOMBSTONE_AGE:
+            (stream.context.kill if tomb[1] else stream.context.stop)(tomb[2])
+            self.end(stream, Cancelled(f"{m.target}: {tomb[2]}, before it began"))
+            return
+        self.runtime.plan_tick()
+        self.role.begin(stream)
+        if key in self.streams:
+            # Two turns later, so that a handler that ends at once needs no Accept at all.
+            if not self._unaccepted:
+                self._loop.call_soon(self._accept_late)
+            self._unaccepted.append(stream)
+
+    def _accept_late(self) -> None:
+        waiting, self._unaccepted = self._unaccepted, []
+        for stream in waiting:
+            if stream.key in self.streams:
+                self.accept(stream)
+
+    def accept(self, stream: Served) -> None:
+        """Tell the home its peer, once, before anything else of the stream."""
+        if stream.accepted:
+            return
+        stream.accepted = True
+        stream.state.feed(machine.ACCEPT, LocalProtocolError)
+        feed = (self.window_items, self.window_bytes) if stream.open.many else (0, 0)
+        self.runtime.port.send(stream.home, Accept(stream.key[1], self.runtime.address, *feed))
+
+    # ------------------------------------------------------------------------------------------ the middle
+
+    async def pump(self, stream: Served, items: AsyncIterator[Any], root: str = "item") -> None:
+        """Send what ``items`` yields until it ends, minding credit and cancellation; then the end.
+
+        Each item is encoded before the handler is resumed, so a handler may reuse its objects. Never
+        raises but for CancelledError of a killed stream.
+        """
+        error: BaseException | None = None
+        context, credit, encode = stream.context, stream.credit, self.runtime.encode
+        codec, native, home = stream.codec, stream.native, stream.home
+        self._running += 1
+        turn = left = max(POLL_EVERY // self._running, 4)
+        try:
+            async for item in items:
+                if context.killed:
+                    break
+                encoded = item if type(item) is Encoded else encode(item, codec, native, root)
+                if encoded.handles:
+                    encoded = await self.runtime.lend(encoded, home, stream.key[1])
+                stream.emit(encoded)
+                if credit.items <= 0 or credit.bytes <= 0:
+                    await stream.wait_credit()
+                    turn = left = max(POLL_EVERY // self._running, 4)
+                    continue
+                self._until_poll -= 1
+                if self._until_poll <= 0:
+                    self._until_poll = POLL_EVERY
+                    self.runtime.port.poll_control()
+                left -= 1
+                if left <= 0:
+                    left = turn
+                    await asyncio.sleep(0)
+                    turn = left = max(POLL_EVERY // self._running, 4)
+        except asyncio.CancelledError:
+            error = Cancelled(f"{stream.open.target}: {context.reason or 'the handler was cancelled'}")
+        except CallHomeError as failure:
+            error = failure
+        except BaseException as failure:
+            error = failure
+            if isinstance(failure, (KeyboardInterrupt, SystemExit)):
+                raise
+        finally:
+            self._running -= 1
+            await self._close_iterator(stream, items)
+            self.end(stream, error)
+
+    async def _close_iterator(self, stream: Served, items: AsyncIterator[Any]) -> None:
+        """Run the handler's ``finally`` now, not when the collector comes by."""
+        close = getattr(items, "aclose", None)
+        if close is None:
+            return
+        try:
+            await close()
+        except asyncio.CancelledError:
+            return
+        except Exception as failure:
+            self.runtime.complain(f"closing the handler of {stream.open.target}", failure)
+
+    def mark(self, stream: Served) -> None:
+        """The stream has items for this tick's batch."""
+        self._dirty.append(stream)
+        self.runtime.port.plan_flush()
+
+    def collect(self, stream: Served) -> None:
+        """Queue a stream's gathered items now, so that what follows stays behind them."""
+        batch = stream.batch
+        if not batch:
+            return
+        stream.batch = []
+        size, stream.batch_size = stream.batch_size, 0
+        if not stream.state.response_open:
+            return  # killed meanwhile; plain bytes hold no leases
+        self.accept(stream)
+        stream.state.feed(machine.DATA, LocalProtocolError)
+        self.runtime.port.send(stream.home, Items(stream.key[1], stream.seq, batch), size=size)
+        stream.seq += len(batch)
+
+    def _collect(self) -> None:
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
+            for stream in dirty:
+                self.collect(stream)
+
+    def _credit(self, sender: int, m: Credit) -> None:
+        stream = self.streams.get((sender, m.stream))
+        if stream is not None:
+            stream.credit.grant(m.items, m.bytes)
+            if stream.credit_waiter is not None and stream.credit.open:
+                stream.wake_credit()
+
+    # ------------------------------------------------------------------------------------------ the request
+
+    def _feed(self, sender: int, m: Feed) -> None:
+        payloads = m.payloads
+        stream = self._fed(sender, m.stream, m.first, len(payloads), sum(map(len, payloads)))
+        if stream is not None:
+            stream.feed_queue.extend(payloads)
+            stream.wake_feed()
+
+    def _feed_item(self, sender: int, m: FeedItem) -> None:
+        stream = self._fed(sender, m.stream, m.seq, 1, m.size)
+        if stream is None:
+            self.runtime.drop(m.handles)
+            return
+        stream.feed_queue.append((m.payload, m.handles, m.size))
+        stream.wake_feed()
+
+    def _fed(self, sender: int, number: int, first: int, count: int, size: int) -> Served | None:
+        stream = self.streams.get((sender, number))
+        if stream is None or not stream.state.accepts(machine.FEED):
+            return None  # the response has ended; the home learns that from its End
+        if first != stream.feed_seq or not stream.feed_window.arrive(count, size):
+            text = f"request item {first} of stream {number} is out of order or beyond its credit"
+            self._break_feed(stream, RemoteProtocolError(text))
+            return None
+        stream.feed_seq += count
+        return stream
+
+    def _feed_end(self, sender: int, m: FeedEnd) -> None:
+        stream = self.streams.get((sender, m.stream))
+        if stream is None or not stream.state.accepts(machine.FEED_END):
+            return
+        if m.count != stream.feed_seq:
+            text = f"the request was cut, {stream.feed_seq} of {m.count} items arrived"
+            self._break_feed(stream, ConnectionLost(text))
+            return
+        stream.state.feed(machine.FEED_END, RemoteProtocolError)
+        stream.feed_ended = True
+        stream.wake_feed()
+
+    def _break_feed(self, stream: Served, error: CallHomeError) -> None:
+        """A request that is not whole must not look complete: the handler gets the error, then a kill."""
+        stream.feed_error = error
+        self.end(stream, error)
+        stream.context.kill(str(error))
+
+    # ------------------------------------------------------------------------------------------- the cancels
+
+    def _stop(self, sender: int, m: Stop) -> None:
+        self._cancel(m.home, m.stream, m.reason, kill=False)
+
+    def _kill(self, sender: int, m: Kill) -> None:
+        self._cancel(m.home, m.stream, m.reason, kill=True)
+
+    def _cancel(self, home: int, number: int, reason: str, kill: bool) -> None:
+        stream = self.streams.get((home, number))
+        if stream is None:
+            tombs = self._tombstones.setdefault(home, OrderedDict())
+            tombs[number] = (time.monotonic(), kill or (number in tombs and tombs[number][1]), reason)
+            if len(tombs) > TOMBSTONES:
+                tombs.popitem(last=False)
+            self.runtime.plan_tick()
+            return
+        if kill:
+            stream.context.kill(reason)
+        else:
+            stream.context.stop(reason)
+
+    def _cancelled(self, stream: Served) -> None:
+        context = stream.context
+        if stream.key not in self.streams:
+            return
+        signal = machine.KILL if context.killed else machine.STOP
+        if not stream.state.stopped:
+            self.counters.cancelled += 1
+        stream.state.feed(signal, LocalProtocolError)
+        if stream.task is None:
+            # It waits in the role's queue and shall never start.
+            self.end(stream, Cancelled(f"{stream.open.target}: {context.reason}, before it began"))
+        elif context.killed:
+            stream.batch.clear()
+            self.drop_feed(stream)
+            stream.wake_credit()
+            stream.task.cancel()
+
+    def request(self, stream: Served) -> Any:
+        """The request of a single-in stream, decoded once. Raises DecodeError and what handles raise."""
+        stream.taken = True
+        return self.runtime.decode(stream.open.payload, stream.open.handles, stream.codec)
+
+    def drop_feed(self, stream: Served) -> None:
+        """Give back what request items hold that nobody will take."""
+        for each in stream.feed_queue:
+            if type(each) is tuple:
+                self.runtime.drop(each[1])
+        stream.feed_queue.clear()
+
+    # ----------------------------------------------------------------------------------------------- the end
+
+    def end(self, stream: Served, error: BaseException | None = None) -> None:
+        """The handler has ended, or the stream never starts: tell the home unless it killed the stream."""
+        if self.streams.pop(stream.key, None) is None:
+            return
+        if error is not None:
+            self.counters.failed(error)
+        self.drop_feed(stream)
+        if not stream.taken:
+            self.runtime.drop(stream.open.handles)
+        self.role.gone(stream)
+        self.collect(stream)
+        told = None
+        if error is not None:
+            told = to_wire(error if isinstance(error, CallHomeError) else _engine_error(error))
+        if stream.state.response_open:
+            stream.state.feed(machine.END if error is None else machine.FAIL, LocalProtocolError)
+            self._send_end(stream, End(stream.key[1], stream.seq, told, self.role.report(stream)))
+        elif isinstance(error, DeadlineExceeded):
+            self._send_end(stream, End(stream.key[1], stream.seq, told, self.role.report(stream)))
+        stream.wake_feed()
+        stream.context.when_cancelled = None
+        stream.context.unlink()
+
+    def _send_end(self, stream: Served, message: End) -> None:
+        self.runtime.port.send(stream.home, message, size=64 if message.error is None else 2048)
+
+    def down(self, address: Address, reason: str) -> None:
+        """A home is gone: its streams are killed, their handlers end."""
+        self._tombstones.pop(address.incarnation, None)
+        for stream in [each for each in self.streams.values() if each.home == address]:
+            stream.context.kill(f"the caller {address} died: {reason}")
+
+    def busy(self) -> bool:
+        """Whether anything here needs the coarse timer."""
+        return bool(self.streams) or bool(self._tombstones)
+
+    def check(self, now: float) -> None:
+        """The coarse timer: deadlines expire here too, and tombstones crumble."""
+        for stream in list(self.streams.values()):
+            deadline = stream.context.deadline
+            if deadline is not None and now >= deadline and not stream.context.killed:
+                stream.context.kill("its deadline has passed")
+        for home in list(self._tombstones):
+            tombs = self._tombstones[home]
+            while tombs and now - next(iter(tombs.values()))[0] >= TOMBSTONE_AGE:
+                tombs.popitem(last=False)
+            if not tombs:
+                del self._tombstones[home]
+
+
+def _engine_error(error: BaseException) -> EngineError:
+    text = "".join(traceback.format_exception(error))
+    return EngineError(
+        str(error) or type(error).__name__, type=qualified_name(type(error)), traceback=text[-_TRACEBACK:]
+    )
