@@ -84,8 +84,11 @@ class Arena:
             return slot
 
     def segment(self, number: int) -> Segment:
-        """One of the arena's own segments; raises KeyError for a number that never was."""
-        return self._segments[number]
+        """A segment of the arena; raises StaleHandle for one that never was, or is closed."""
+        segment = self._segments.get(number)
+        if segment is None:
+            raise StaleHandle(f"this process has no shared-memory segment {number}")
+        return segment
 
     def check(self, handle: Handle) -> None:
         """Raise StaleHandle unless the slot is in use under this generation and large enough."""
@@ -172,10 +175,7 @@ class Arena:
         Raises StaleHandle for a number that never was, or when closed.
         """
         with self._lock:
-            segment = self._segments.get(number)
-            if segment is None or self._closed:
-                raise StaleHandle(f"this process has no shared-memory segment {number}")
-            return segment.announcement(self.owner, number)
+            return self.segment(number).announcement(self.owner, number)
 
     def statistics(self) -> ArenaStatistics:
         """What the arena holds now."""
@@ -203,6 +203,8 @@ class Arena:
             self._closed = True
             for segment in self._segments.values():
                 segment.close()
+            # Forgotten, so that a mapping with views goes with the last of them.
+            self._segments.clear()
 
     def _take_returned(self) -> None:
         while self.returned:

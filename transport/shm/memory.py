@@ -218,33 +218,27 @@ class Memory:
         """The handle as a read-only array; its lease ends when the last view of it is gone.
 
         Raises RemoteProtocolError for a segment that was not attached, bounds outside it, or a
-        shape that does not fill the bytes; StaleHandle when the slot was freed.
+        shape that does not fill the bytes; StaleHandle when the slot was freed. The lease is then
+        returned at once.
         """
-        array, flat = view(self._buffer(handle), handle)
-        self._tie(flat, handle)
-        return array
+        return self._show(handle)[0]
 
     def view_bytes(self, handle: Handle) -> memoryview:
-        """The handle's bytes as a read-only memoryview whose lease ends with it.
+        """The handle's bytes as a read-only memoryview; lease and errors as with ``view_array``."""
+        return self._show(handle._replace(dtype="", shape=(handle.size,)))[1].data
+
+    def read_bytes(self, handle: Handle) -> bytes:
+        """A copy of the handle's bytes, after which the lease is returned; needs no numpy.
 
         Raises as ``view_array`` does.
         """
-        _, flat = view(self._buffer(handle), handle._replace(dtype="", shape=(handle.size,)))
-        self._tie(flat, handle)
-        return flat.data
-
-    def read_bytes(self, handle: Handle) -> bytes:
-        """A copy of the handle's bytes.
-
-        The lease ends at once. Needs no numpy; raises as ``view_array`` does.
-        """
-        buffer = self._buffer(handle)
-        data = bytes(buffer[handle.offset : handle.offset + handle.size])
-        self.drop(handle)
-        return data
+        try:
+            return bytes(self._buffer(handle)[handle.offset : handle.offset + handle.size])
+        finally:
+            self.drop(handle)
 
     def open_frame(self, handle: Handle) -> Frame:
-        """The handle as a Frame to read; raises as ``view_array`` does."""
+        """The handle as a Frame to read; lease and errors as with ``view_array``."""
         return Frame(self.view_array(handle))
 
     def drop(self, handle: Handle) -> None:
@@ -278,14 +272,23 @@ class Memory:
             segment.close()
         self._attached.clear()
 
+    def _show(self, handle: Handle) -> tuple[NDArray[Any], NDArray[Any]]:
+        try:
+            array, flat = view(self._buffer(handle), handle)
+        except BaseException:
+            self.drop(handle)
+            raise
+        if handle.segment != NO_SEGMENT:
+            queue, key = self._return_of(handle)
+            self._ties.tie(flat, queue, key)
+        return array, flat
+
     def _buffer(self, handle: Handle) -> mmap.mmap | memoryview:
-        if handle.owner == self.owner:
-            self._arena.check(handle)
-            if handle.segment == NO_SEGMENT:
-                return memoryview(b"")
-            return memoryview(self._arena.segment(handle.segment).map).toreadonly()
         if handle.segment == NO_SEGMENT:
             return memoryview(b"")
+        if handle.owner == self.owner:
+            self._arena.check(handle)
+            return memoryview(self._arena.segment(handle.segment).map).toreadonly()
         segment = self._attached.get((handle.owner, handle.segment))
         if segment is None:
             raise RemoteProtocolError(
@@ -302,11 +305,6 @@ class Memory:
                 f"{handle.generation} any more: its owner has freed it"
             )
         return segment.map
-
-    def _tie(self, flat: NDArray[Any], handle: Handle) -> None:
-        if handle.segment != NO_SEGMENT:
-            queue, key = self._return_of(handle)
-            self._ties.tie(flat, queue, key)
 
     def _return_of(
         self, handle: Handle

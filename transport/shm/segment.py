@@ -37,7 +37,10 @@ _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_ADVICE = "run both processes as one user in one PID and user namespace; until then frames go as inline bytes"
+_ADVICE = (
+    "run both processes as one user in one PID and user namespace; "
+    "until then frames go as inline bytes"
+)
 
 
 class Segment:

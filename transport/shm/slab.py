@@ -24,7 +24,7 @@ GRAIN = 4096
 
 
 def size_class(size: int) -> int:
-    """``size`` bytes rounded up to a class: eight classes a doubling, so that 1/8 is lost at most."""
+    """``size`` bytes rounded up to a class: eight a doubling, so that at most 1/8 is lost."""
     grains = max(1, -(-size // GRAIN))
     shift = max(0, grains.bit_length() - 4)
     return (-(-grains >> shift) << shift) * GRAIN
