@@ -205,9 +205,7 @@ class Memory:
         """
         key = (announced.owner, announced.segment)
         if announced.owner != self.owner and key not in self._attached:
-            segment = attach_segment(announced)
-            segment.warm()
-            self._attached[key] = segment
+            self._attached[key] = attach_segment(announced)
 
     def detach(self, owner: int) -> None:
         """Let go of a dead owner's segments; views that live keep their memory."""
