@@ -51,21 +51,23 @@ def sweep_claimed(folder: str) -> list[str]:
     return lines
 
 
+def sweep_folder(folder: str) -> list[str]:
+    """Remove a folder unless a node lives in it; one line for each thing removed."""
+    try:
+        fd = try_lock(folder)
+    except OSError:
+        return []
+    if fd < 0:
+        return []
+    # The lock is ours until the folder is gone: whoever claims the name meanwhile tries again.
+    try:
+        lines = sweep_claimed(folder)
+        remove_folder(folder)
+        return [*lines, f"removed {folder}"]
+    finally:
+        os.close(fd)
+
+
 def sweep_stale(root: str) -> list[str]:
     """Remove every folder below ``root`` whose node is gone; one line for each thing removed."""
-    lines: list[str] = []
-    for folder in folders(root):
-        try:
-            fd = try_lock(folder)
-        except OSError:
-            continue
-        if fd < 0:
-            continue
-        # The lock is ours until the folder is gone: whoever claims the name meanwhile tries again.
-        try:
-            lines += sweep_claimed(folder)
-            remove_folder(folder)
-            lines.append(f"removed {folder}")
-        finally:
-            os.close(fd)
-    return lines
+    return [line for folder in folders(root) for line in sweep_folder(folder)]

@@ -1,0 +1,77 @@
+"""Finds actors by name and routers for calls, from what discovery has told so far.
+
+Used by references (``actors.kernel.ref``), by clients and by engines that call endpoints. Answers
+come from the mirror in this process, so looking up costs no message.
+"""
+
+from __future__ import annotations
+
+import os
+
+from actors.discovery.base import Change, Discovery
+from actors.errors import ActorDead, NoWorkers
+from actors.messages import Added, Record, Removed, Snapshot
+from transport.bus.address import Address
+
+
+class NodeLookup:
+    """The actors and routers of one node as one process sees them; ``start`` it before asking."""
+
+    def __init__(self, discovery: Discovery) -> None:
+        self._discovery = discovery
+        self._actors: dict[str, Record] = {}
+        self._routers: dict[int, Address] = {}
+        self._turn = 0
+
+    async def start(self) -> None:
+        """Follow the registry. Raises DeadlineExceeded or ActorDead if the node does not answer."""
+        await self._discovery.subscribe(self._on_change)
+
+    def _on_change(self, change: Change) -> None:
+        if isinstance(change, Snapshot):
+            self._actors.clear()
+            self._routers.clear()
+            for record in change.records:
+                self._add(record)
+        elif isinstance(change, Added):
+            self._add(change.record)
+        elif isinstance(change, Removed):
+            self._remove(change.record)
+
+    def _add(self, record: Record) -> None:
+        self._actors[record.address.name] = record
+        if record.kind == "router":
+            self._routers[record.instance] = record.address
+
+    def _remove(self, record: Record) -> None:
+        self._routers.pop(record.instance, None)
+        current = self._actors.get(record.address.name)
+        if current is not None and current.instance == record.instance:
+            del self._actors[record.address.name]
+
+    def actor(self, name: str) -> Address:
+        """The living incarnation of the actor ``name``. Raises ActorDead when there is none now."""
+        record = self._actors.get(name)
+        if record is None:
+            known = ", ".join(sorted(self._actors)) or "none"
+            raise ActorDead(
+                f"no actor {name!r} is alive on this node (alive: {known}); "
+                "check the name, or try again after its restart"
+            )
+        return record.address
+
+    def router(self, target: str) -> Address:
+        """A router for calls to endpoint ``target``: one in this process if there is, else in turn.
+
+        Raises NoWorkers when the node has no router.
+        """
+        routers = list(self._routers.values())
+        if not routers:
+            raise NoWorkers(
+                f"{target}: no router is alive on this node; "
+                "add a RouterSpec to its NodeSpec, or try again after its restart"
+            )
+        own = os.getpid()
+        near = [router for router in routers if router.pid == own] or routers
+        self._turn += 1
+        return near[self._turn % len(near)]
