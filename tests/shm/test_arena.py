@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import threading
@@ -135,6 +136,39 @@ def test_a_machine_that_refuses_is_a_typed_error(arena: Arena) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert arena.allocate(1).offset > 0
+
+
+def test_a_file_size_limit_is_a_typed_error(arena: Arena) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB // 2, hard))
+    try:
+        with pytest.raises(MemoryExhausted, match="File too large"):
+            arena.allocate(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_full_machine_is_a_typed_error_and_not_a_signal(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = os.posix_fallocate
+
+    def full_from_half_a_mebibyte(fd: int, offset: int, size: int) -> None:
+        if offset + size > MIB // 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        reserve(fd, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", full_from_half_a_mebibyte)
+    one = handle(arena, MIB // 4)
+    for _ in range(3):
+        with pytest.raises(MemoryExhausted, match="the system has no memory"):
+            handle(arena, MIB // 2)
+    assert arena.statistics().slots == 1
+    arena.unexport(one)
+    monkeypatch.undo()
+    assert handle(arena, MIB // 2).size == MIB // 2
 
 
 def test_threads_never_share_a_slot(arena: Arena) -> None:

@@ -230,7 +230,7 @@ class Arena:
         capacity = max(want, min(self._step, self._limit - self._reserved) // GRAIN * GRAIN)
         if self._reserved + capacity > self._limit:
             raise MemoryExhausted(
-                f"no room for a frame of {size} bytes: {self._slab.counts().bytes_in_use} of the "
+                f"no room for a frame of {size} bytes: {self._slab.bytes_in_use} of the "
                 f"arena's limit of {self._limit} bytes are held by frames; let readers release "
                 "theirs, or raise the limit"
             )

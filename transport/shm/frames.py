@@ -59,9 +59,6 @@ class Ties:
         # By id: hashing a weak reference would hash the bytes of the frame.
         self._alive: dict[int, Tie] = {}
 
-    def __len__(self) -> int:
-        return len(self._alive)
-
     def tie(
         self,
         array: NDArray[Any],

@@ -235,6 +235,13 @@ class Memory:
         finally:
             self.drop(handle)
 
+    def copy_out(self, handle: Handle) -> bytes:
+        """A copy of the bytes behind a handle of our own, which stays held.
+
+        Called when a peer cannot read our memory. Raises StaleHandle when the slot was freed.
+        """
+        return bytes(self._buffer(handle)[handle.offset : handle.offset + handle.size])
+
     def open_frame(self, handle: Handle) -> Frame:
         """The handle as a Frame to read; lease and errors as with ``view_array``."""
         return Frame(self.view_array(handle))

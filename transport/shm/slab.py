@@ -63,7 +63,8 @@ class Slab:
         self._used: dict[tuple[int, int], Slot] = {}
         self._lent: dict[int, dict[tuple[int, int], Slot]] = {}
         self._generation = 0
-        self._bytes = 0
+        #: Bytes of all slots in use.
+        self.bytes_in_use = 0
         self._ignored = 0
 
     def add_segment(self, segment: int, start: int, stop: int) -> None:
@@ -83,7 +84,7 @@ class Slab:
         self._generation += 1
         slot.generation = self._generation
         slot.held = True
-        self._bytes += want
+        self.bytes_in_use += want
         self._used[slot.segment, slot.offset] = slot
         return slot
 
@@ -167,7 +168,7 @@ class Slab:
     def counts(self) -> SlabCounts:
         """What is in use now."""
         lent = sum(1 for slot in self._used.values() if slot.holders)
-        return SlabCounts(self._bytes, len(self._used), lent, len(self._lent), self._ignored)
+        return SlabCounts(self.bytes_in_use, len(self._used), lent, len(self._lent), self._ignored)
 
     def _take_back(self, borrower: int, slots: list[Slot]) -> list[Slot]:
         for slot in slots:
@@ -186,7 +187,7 @@ class Slab:
             return False
         slot.generation = 0
         del self._used[slot.segment, slot.offset]
-        self._bytes -= slot.size
+        self.bytes_in_use -= slot.size
         stack = self._stacks.get(slot.size)
         if stack is None:
             stack = self._stacks[slot.size] = []
