@@ -290,6 +290,33 @@ def test_detaching_leaves_the_views(pair: Pair) -> None:
         pair.reader.view_array(handle)
 
 
+@pytest.mark.parametrize("last", ["view_array", "view_bytes", "read_bytes", "open_frame", "drop"])
+def test_what_arrived_can_be_opened_after_its_owner_died(pair: Pair, last: str) -> None:
+    handles = [pair.lend(pair.owner.export_array(array_of())) for _ in range(3)]
+    pair.reader.expect([*handles, pair.owner.export_bytes(b"")])
+    seen = [pair.reader.view_array(handles[0])]
+    pair.reader.drop(handles[0]._replace(generation=99))
+    pair.owner.close()
+    pair.reader.detach(OWNER)
+    seen.append(pair.reader.view_array(handles[1]))
+    shown = getattr(pair.reader, last)(handles[2])
+    with pytest.raises(RemoteProtocolError, match="not announced"):
+        pair.reader.view_array(handles[2])
+    assert all(np.array_equal(array, array_of()) for array in seen)
+    assert len(pair.reader.drain_releases().get(OWNER, [])) in (2, 3)
+    del shown
+
+
+def test_a_handle_that_could_not_be_opened_is_not_expected_any_more(pair: Pair) -> None:
+    handle = pair.lend(pair.owner.export_array(array_of()))
+    pair.reader.expect([handle])
+    with pytest.raises(RemoteProtocolError):
+        pair.reader.view_array(handle._replace(dtype="<f8"))
+    pair.reader.detach(OWNER)
+    with pytest.raises(RemoteProtocolError, match="not announced"):
+        pair.reader.view_array(handle)
+
+
 def test_closing_leaves_the_views_and_the_frames(pair: Pair) -> None:
     seen = pair.reader.view_array(pair.lend(pair.owner.export_array(array_of())))
     frame = pair.owner.frames.new(3, "u1")

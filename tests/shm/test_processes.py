@@ -73,6 +73,20 @@ def test_views_outlive_an_owner_that_is_killed(memory: Memory) -> None:
         assert "callhome-frames" not in _maps()
 
 
+def test_what_a_killed_owner_had_delivered_can_still_be_opened(memory: Memory) -> None:
+    with Peer(PEER) as owner:
+        made = [owner.ask("export", ME, [1000], "<i8", value) for value in range(5)]
+        memory.attach(announcement(made[0]["announcements"][0]))
+        handles = [handle_from_wire(one["handle"]) for one in made]
+        memory.expect(handles)
+        owner.kill()
+        memory.detach(PEER)
+        memory.forget(PEER)
+        assert [int(memory.view_array(handle)[-1]) for handle in handles] == list(range(5))
+        assert "callhome-frames" not in _maps()
+        assert len(memory.drain_releases()[PEER]) == 5
+
+
 def test_what_a_killed_reader_held_is_taken_back(memory: Memory) -> None:
     with Peer(PEER) as reader:
         for value in range(5):

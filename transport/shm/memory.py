@@ -63,6 +63,9 @@ class Memory:
         self.frames = Frames(self._arena, self._ties)
         self._links: dict[int, _Link] = {}
         self._attached: dict[tuple[int, int], Segment] = {}
+        #: Handles that came and have been neither opened nor dropped, by owner.
+        self._expected: dict[int, set[Release]] = {}
+        self._dead: set[int] = set()
         #: ``(owner, segment, offset, generation)`` of leases on peers' memory that have ended.
         self._ended: deque[tuple[int, int, int, int]] = deque()
 
@@ -207,8 +210,26 @@ class Memory:
         if announced.owner != self.owner and key not in self._attached:
             self._attached[key] = attach_segment(announced)
 
+    def expect(self, handles: Iterable[Handle]) -> None:
+        """Note handles that arrived and will be opened or dropped later.
+
+        What they name stays mapped until then, even when their owner dies meanwhile and is
+        detached: an item that was delivered can be read. Called by whoever queues messages.
+        """
+        for handle in handles:
+            if handle.segment != NO_SEGMENT:
+                key = (handle.segment, handle.offset, handle.generation)
+                self._expected.setdefault(handle.owner, set()).add(key)
+
     def detach(self, owner: int) -> None:
-        """Let go of a dead owner's segments; views that live keep their memory."""
+        """Let go of a dead owner's segments, once no expected handle names them.
+
+        Views that live keep their memory.
+        """
+        if owner in self._expected:
+            self._dead.add(owner)
+            return
+        self._dead.discard(owner)
         for key in [key for key in self._attached if key[0] == owner]:
             self._attached.pop(key).close()
 
@@ -252,6 +273,7 @@ class Memory:
             queue, key = self._return_of(handle)
             queue.append(key)
             self._ties.wake()
+            self._came(handle)
 
     def drain_releases(self) -> dict[int, list[Release]]:
         """Leases on peers' memory that ended since the last call, by owner, to be sent to it.
@@ -286,6 +308,7 @@ class Memory:
         if handle.segment != NO_SEGMENT:
             queue, key = self._return_of(handle)
             self._ties.tie(flat, queue, key)
+            self._came(handle)
         return array, flat
 
     def _buffer(self, handle: Handle) -> mmap.mmap | memoryview:
@@ -310,6 +333,15 @@ class Memory:
                 f"{handle.generation} any more: its owner has freed it"
             )
         return segment.map
+
+    def _came(self, handle: Handle) -> None:
+        expected = self._expected.get(handle.owner)
+        if expected is not None:
+            expected.discard((handle.segment, handle.offset, handle.generation))
+            if not expected:
+                del self._expected[handle.owner]
+                if handle.owner in self._dead:
+                    self.detach(handle.owner)
 
     def _return_of(
         self, handle: Handle
