@@ -24,8 +24,10 @@ _ALIGNED: Final = 16
 
 
 def array_of(value: object) -> NDArray[Any] | None:
-    """The array that an object is or offers to be, or None. Raises EncodeError for a derived
-    one."""
+    """The array that an object is or offers to be, or None.
+
+    Raises EncodeError for a class derived from ndarray, whose nature would be lost.
+    """
     numpy = sys.modules.get("numpy")
     kind = type(value)
     if numpy is not None and isinstance(value, numpy.ndarray):

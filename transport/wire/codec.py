@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from transport.errors import LocalProtocolError
 from transport.wire import packed, tagged
-from transport.wire.packed import Restore, pack_plain
+from transport.wire.packed import Restore, pack_careful, pack_plain
 from transport.wire.values import MAX_DEPTH, MAX_INT_BITS, MAX_OPAQUE_KIND, Annotated, Opaque
 from transport.wire.walk import Export
 
@@ -28,6 +28,7 @@ __all__ = [
     "check_codec",
     "decode",
     "encode",
+    "pack_careful",
     "pack_plain",
 ]
 

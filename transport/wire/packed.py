@@ -108,47 +108,57 @@ class _Exported:
 _pool: list[_Quick] = []
 
 
+def _take() -> _Quick:
+    try:
+        return _pool.pop()  # one step, so that no two threads get the same
+    except IndexError:
+        return _Quick()
+
+
 def pack_plain(value: object) -> bytes | None:
     """The bytes of a plain value, or None when it takes the careful pass to judge it.
 
     The hot path: costs little more than the packing itself. Never calls user code but for a time
     zone's.
     """
-    try:
-        quick = _pool.pop()
-    except IndexError:
-        quick = _Quick()
+    quick = _take()
     quick.hooked = False
     try:
         data = quick.pack(value)
     except Exception:
         return None  # this packer may hold half a value: it is not used again
     size = len(data)
-    if size > MAX_DEPTH or data.translate(None, _NO_STRAY):
-        if not _is_clean(value, quick.hooked):
-            data = None  # type: ignore[assignment]
-        if size > _KEPT_BYTES:
-            return data  # its buffer has grown; let it go
-    _pool.append(quick)
+    if (size > MAX_DEPTH or data.translate(None, _NO_STRAY)) and not _is_clean(value, quick.hooked):
+        data = None  # type: ignore[assignment]
+    if size <= _KEPT_BYTES:  # otherwise its buffer has grown; let it go
+        _pool.append(quick)
     return data
 
 
 def pack(value: object, export: Export | None, root: str) -> bytes:
-    """The bytes of any value of the domain; raises ``EncodeError`` naming the path of a value
-    outside it."""
+    """The bytes of any value of the domain.
+
+    Raises ``EncodeError`` naming the path of a value outside it.
+    """
     data = pack_plain(value)
-    if data is not None:
-        return data
+    return data if data is not None else pack_careful(value, export, root)
+
+
+def pack_careful(value: object, export: Export | None, root: str) -> bytes:
+    """As ``pack``, for a value that is known not to be plain."""
     try:
         rebuilt = _Rebuild(export, root).value(value)
-        # Not pack_plain: the rebuilt value is known to be clean.
-        return _Quick().pack(rebuilt)
+        quick = _take()
+        data = quick.pack(rebuilt)
     except CallHomeError:
         raise
     except RecursionError as error:
         raise EncodeError(f"{root}: the call stack has no room left to encode it") from error
     except Exception as error:
         raise EncodeError(f"{root}: cannot be packed: {type(error).__name__}: {error}") from error
+    if len(data) <= _KEPT_BYTES:
+        _pool.append(quick)
+    return data
 
 
 def _is_clean(value: object, hooked: bool) -> bool:

@@ -1,0 +1,382 @@
+"""User objects to bytes and shared-memory handles, and back: picks by size and by road.
+
+Called by the runtime for every request and item. Values without buffers take the quick way through
+the codec. Arrays and large buffers go into the arena when the peer reads our memory, in line when
+it does not, when they are small, or when the arena is full. Where they went is not seen in their
+type: ``docs/payloads.md`` lists what becomes of what.
+
+numpy is imported when the first array is met, so that a process without arrays stays small.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from transport.errors import (
+    DecodeError,
+    FrameReleased,
+    LocalProtocolError,
+    MemoryExhausted,
+    RemoteProtocolError,
+)
+from transport.shm.frames import Frame, dtype_text, private_frame
+from transport.shm.inline import array_bytes, array_from, array_of, array_over
+from transport.wire.codec import Annotated, Opaque, decode, encode, pack_careful, pack_plain
+from transport.wire.handle import Handle, handle_from_wire
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from transport.shm.memory import Memory
+
+# Kinds of opaque values with their contents in line. Those whose contents are in the table beside
+# the data, named by their index in it, are ``_FAR`` higher.
+_BYTES, _VIEW, _ARRAY, _FRAME, _FAR = 0, 1, 2, 3, 4
+
+_INDEX: Final = struct.Struct(">I")
+_FEW: Final = 64
+_PLAIN: Final = frozenset({type(None), bool, int, float, str, list, dict, tuple})
+_BUFFERS: Final = frozenset({Frame, bytearray, memoryview})
+
+
+class Encoded(NamedTuple):
+    """One value as it travels."""
+
+    data: bytes
+    """Bytes of the codec."""
+    handles: list[Any]
+    """What the data refers to by index: handles, each held by us until it is lent or unexported, or
+    ``[dtype, shape, bytes]`` after ``inline``."""
+    size: int
+    """Bytes of the data and of what stands behind the handles; this much credit it takes."""
+
+
+NO_HANDLES: Final[list[Any]] = []
+"""The table of values without handles; never changed."""
+
+
+def encode_payload(
+    value: object,
+    *,
+    codec: str = "msgpack",
+    memory: Memory | None = None,
+    native: bool = False,
+    root: str = "item",
+) -> Encoded:
+    """Encode one value; what it was made of may be changed afterwards, but for its frames.
+
+    ``native``: the peer takes handles into ``memory``. Frames in the value are handed on, which
+    happens once in the life of a frame, whatever the road. Raises EncodeError with the path inside
+    ``root``, FrameReleased for a frame that was handed on or released before or that stands in the
+    value twice. An error leaves nothing in the arena and no frame handed on.
+    """
+    far = memory if native else None
+    if codec == "msgpack" and not _is_special(value, far):
+        data = pack_plain(value)
+        if data is not None:
+            return Encoded(data, NO_HANDLES, len(data))
+    exporter = _Exporter(memory, far)
+    try:
+        if far is not None:
+            value = _lifted(value, far.threshold)
+        if codec == "msgpack":
+            data = pack_careful(value, exporter.export, root)
+        else:
+            data = encode(value, codec=codec, export=exporter.export, root=root)
+    except BaseException:
+        exporter.undo()
+        raise
+    return exporter.finish(data)
+
+
+def _is_special(value: Any, far: Memory | None) -> bool:
+    """Whether an array or a large buffer is in sight, so that the quick way is not worth a try."""
+    kind = type(value)
+    if kind is dict:
+        inner = value.values()
+    elif kind is list or kind is tuple:
+        inner = value
+    elif kind is Annotated:
+        return _is_special(value.data, far)
+    else:
+        return kind not in _PLAIN and (kind is not bytes or _is_large(value, far))
+    if len(inner) > _FEW or _PLAIN.issuperset(map(type, inner)):
+        return False
+    return any(
+        type(item) in _BUFFERS or (type(item) is bytes and _is_large(item, far)) for item in inner
+    )
+
+
+def _is_large(value: bytes, far: Memory | None) -> bool:
+    return far is not None and len(value) >= far.threshold
+
+
+class _Blob:
+    """Large bytes that are to go into the arena, which the codec would write in line."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+def _lifted(value: Any, threshold: int, depth: int = 1) -> Any:
+    """``value`` with its large bytes marked, looked for at the top and one level below it."""
+    kind = type(value)
+    if kind is bytes:
+        return _Blob(value) if len(value) >= threshold else value
+    if kind is Annotated:
+        data = _lifted(value.data, threshold, depth)
+        fields = (value.id, value.event, value.comment, value.error)
+        return value if data is value.data else Annotated(data, *fields)
+    if not depth or kind not in (dict, list, tuple) or len(value) > _FEW:
+        return value
+    if kind is dict:
+        if not any(type(item) is bytes and len(item) >= threshold for item in value.values()):
+            return value
+        return {key: _lifted(item, threshold, 0) for key, item in value.items()}
+    if not any(type(item) is bytes and len(item) >= threshold for item in value):
+        return value
+    return kind(_lifted(item, threshold, 0) for item in value)
+
+
+class _Exporter:
+    """What one value puts beside its data. Nothing is final before ``finish``."""
+
+    def __init__(self, memory: Memory | None, far: Memory | None) -> None:
+        self._memory = memory
+        self._far = far
+        self._handles: list[Any] = []
+        self._copies: list[Handle] = []
+        self._frames: list[Frame] = []
+
+    def export(self, value: Any) -> Opaque | None:
+        """The codec asks what to do with an object that is no plain value."""
+        kind = type(value)
+        if kind is Frame:
+            return self._frame(value)
+        if kind is _Blob:
+            return self._buffer(value.data, _BYTES)
+        if kind is bytearray or kind is memoryview:
+            return self._buffer(value, _VIEW)
+        array = array_of(value)
+        return None if array is None else self._array(array, _ARRAY)
+
+    def undo(self) -> None:
+        """The value was not encoded: give back what was copied into the arena."""
+        for handle in self._copies:
+            self._memory.unexport(handle)  # type: ignore[union-attr]
+
+    def finish(self, data: bytes) -> Encoded:
+        """The value is encoded: its frames are handed on."""
+        for frame in self._frames:
+            self._hand_on(frame)
+        if not self._handles:
+            return Encoded(data, NO_HANDLES, len(data))
+        size = len(data) + sum(handle.size for handle in self._handles)
+        return Encoded(data, self._handles, size)
+
+    def _hand_on(self, frame: Frame) -> None:
+        handle = frame.handle
+        if handle is None:
+            frame.hand_on()
+        elif self._memory is None or handle.owner != self._memory.owner:
+            frame.release()  # of another arena: its memory is free when its last view is gone
+        else:
+            frame.hand_on()
+            if self._far is None:
+                self._memory.unexport(handle)
+
+    def _placed(self, kind: int, handle: Handle) -> Opaque:
+        self._handles.append(handle)
+        return Opaque(kind + _FAR, _INDEX.pack(len(self._handles) - 1))
+
+    def _copied(self, kind: int, handle: Handle) -> Opaque:
+        self._copies.append(handle)
+        return self._placed(kind, handle)
+
+    def _frame(self, frame: Frame) -> Opaque:
+        if any(frame is other for other in self._frames):
+            raise FrameReleased(
+                "the same frame stands in this value twice; frames.copy() makes another"
+            )
+        handle = frame.handle
+        self._frames.append(frame)
+        if self._far is not None and handle is not None and handle.owner == self._far.owner:
+            return self._placed(_FRAME, handle)
+        return self._array(frame.array, _FRAME)
+
+    def _buffer(self, value: bytes | bytearray | memoryview, kind: int) -> Opaque:
+        size = value.nbytes if isinstance(value, memoryview) else len(value)
+        if self._far is not None and size >= self._far.threshold:
+            with suppress(MemoryExhausted):  # in line then
+                return self._copied(kind, self._far.export_bytes(value))
+        return Opaque(kind, bytes(value))
+
+    def _array(self, array: NDArray[Any], kind: int) -> Opaque:
+        text = dtype_text(array.dtype)  # refuses what cannot travel before anything is copied
+        if self._far is not None and array.nbytes >= self._far.threshold:
+            with suppress(MemoryExhausted):  # in line then
+                return self._copied(kind, self._far.export_array(array))
+        return Opaque(kind, array_bytes(array, text))
+
+
+def inline(encoded: Encoded, memory: Memory) -> Encoded:
+    """The same value with bytes in place of its handles, for a peer that cannot read our memory.
+
+    The handles stay held: the caller unexports them. Raises StaleHandle when one was freed.
+    """
+    table = [
+        [each.dtype, list(each.shape), memory.copy_out(each)] if type(each) is Handle else each
+        for each in encoded.handles
+    ]
+    return Encoded(encoded.data, table, encoded.size)
+
+
+def inline_kept(encoded: Encoded, memory: Memory) -> Encoded:
+    """As ``inline``, for a request that came back: its handles are given up."""
+    try:
+        return inline(encoded, memory)
+    finally:
+        for each in encoded.handles:
+            if type(each) is Handle:
+                memory.unexport(each)
+
+
+def decode_payload(
+    data: bytes | memoryview,
+    handles: Sequence[Any] = (),
+    *,
+    codec: str = "msgpack",
+    memory: Memory | None = None,
+) -> Any:
+    """The value of ``encode_payload``; ``handles`` are as they came from the bus.
+
+    A lease lasts until the last view of its array is gone. After an error all of them are given
+    back. Raises DecodeError, RemoteProtocolError for handles that are none, StaleHandle.
+    """
+    if not handles:
+        return decode(data, codec=codec, restore=_near)
+    table = _Table(memory)
+    try:
+        table.fill(handles)
+        value = decode(data, codec=codec, restore=table.restore)
+    finally:
+        unread = table.drop_unread()
+    if unread:
+        raise DecodeError(f"{unread} of {len(handles)} handles are not named by the data")
+    return value
+
+
+class _Table:
+    """What came beside the data of one value; each entry is read once or dropped."""
+
+    def __init__(self, memory: Memory | None) -> None:
+        self._memory = memory
+        self._entries: list[Handle | list[Any] | None] = []
+
+    def fill(self, values: Sequence[Any]) -> None:
+        """Take the entries over; after an error those before the wrong one are to be dropped."""
+        for value in values:
+            if type(value) is list and len(value) == 3:
+                self._entries.append(value)
+            elif self._memory is None:
+                raise RemoteProtocolError("a handle for a reader that has no shared memory")
+            else:
+                self._entries.append(handle_from_wire(value))
+
+    def restore(self, opaque: Opaque) -> object:
+        """The codec asks for what an opaque value stands for."""
+        kind, data = opaque
+        if kind < _FAR:
+            return _near(opaque)
+        index = _INDEX.unpack(data)[0] if len(data) == _INDEX.size else -1
+        if not 0 <= index < len(self._entries) or kind > _FAR + _FRAME:
+            raise DecodeError(f"opaque value of kind {kind} without a handle")
+        entry, self._entries[index] = self._entries[index], None
+        if entry is None:
+            raise DecodeError(f"handle {index} is named twice")
+        kind -= _FAR
+        if isinstance(entry, Handle):
+            return self._read(kind, entry)
+        dtype, shape, raw = entry
+        if type(dtype) is not str or type(shape) is not list or type(raw) is not bytes:
+            raise RemoteProtocolError("bytes in place of a handle are not [dtype, shape, bytes]")
+        if kind < _ARRAY:
+            return raw if kind == _BYTES else memoryview(raw)
+        array = array_over(raw, 0, dtype, shape)
+        return array if kind == _ARRAY else private_frame(array)
+
+    def _read(self, kind: int, handle: Handle) -> object:
+        assert self._memory is not None  # fill has refused handles without it
+        if kind == _BYTES:
+            return self._memory.read_bytes(handle)
+        if kind == _VIEW:
+            return self._memory.view_bytes(handle)
+        if kind == _ARRAY:
+            return self._memory.view_array(handle)
+        return self._memory.open_frame(handle)
+
+    def drop_unread(self) -> int:
+        """Give back what was not read; how many entries that are."""
+        unread = [entry for entry in self._entries if entry is not None]
+        for entry in unread:
+            if isinstance(entry, Handle) and self._memory is not None:
+                self._memory.drop(entry)
+        return len(unread)
+
+
+def _near(opaque: Opaque) -> object:
+    """The value of contents in line. Raises DecodeError."""
+    kind, data = opaque
+    if kind == _BYTES:
+        return data
+    if kind == _VIEW:
+        return memoryview(data)
+    if kind not in (_ARRAY, _FRAME):
+        raise DecodeError(f"opaque value of kind {kind} without a handle")
+    array = array_from(data)
+    return array if kind == _ARRAY else private_frame(array)
+
+
+class PayloadAdapter(Protocol):
+    """Speaks the payloads of peers that are not ours; ``EngineSpec(adapter=…)`` names one.
+
+    An engine calls it instead of the codec. What its methods raise ends the stream as an error.
+    """
+
+    def decode(self, data: bytes) -> Any:
+        """The request that ``data`` holds."""
+
+    def encode(self, item: Any) -> tuple[bytes, bool, bool]:
+        """Bytes of an item, whether it is an error, and whether the stream ends with it."""
+
+
+def load_adapter(target: str) -> PayloadAdapter:
+    """The adapter at ``"module:attribute"``; a class is instantiated without arguments.
+
+    Raises LocalProtocolError naming what is wrong with the target.
+    """
+    module, separator, path = target.partition(":")
+    if not (separator and module and path):
+        raise LocalProtocolError(f"adapter {target!r} is not of the form 'module:attribute'")
+    try:
+        found: Any = importlib.import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+        adapter = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise LocalProtocolError(
+            f"adapter {target!r} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    for method in ("decode", "encode"):
+        if not callable(getattr(adapter, method, None)):
+            raise LocalProtocolError(
+                f"adapter {target!r} has no method {method!r}; it needs decode and encode"
+            )
+    loaded: PayloadAdapter = adapter
+    return loaded
