@@ -1,13 +1,13 @@
 """Failures of routing and of actors; re-exports what a user can meet.
 
-    CallHomeError
-    ├── NoWorkers           nobody serves this endpoint (unknown name, or none is alive)
-    ├── Overloaded          every place and every queue place is taken; try later or elsewhere
-    ├── WorkerLost          the worker died before it had accepted the stream
-    ├── Unsupported         the peer or the mode cannot do what was asked
-    ├── ActorDead           the actor is dead or was never born
-    ├── SpawnError          an actor did not come up: import, constructor, on_start, bind, time-out
-    └── NameTaken           another live actor or node holds this name
+CallHomeError
+├── NoWorkers           nobody serves this endpoint (unknown name, or none is alive)
+├── Overloaded          every place and every queue place is taken; try later or elsewhere
+├── WorkerLost          the worker died before it had accepted the stream
+├── Unsupported         the peer or the mode cannot do what was asked
+├── ActorDead           the actor is dead or was never born
+├── SpawnError          an actor did not come up: import, constructor, on_start, bind, time-out
+└── NameTaken           another live actor or node holds this name
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class ActorDead(ConnectionLost):
 
 
 class SpawnError(CallHomeError):
-    """An actor did not come up. ``details``: ``stage`` (import, constructor, on_start, bind, timeout, exit),
-    ``type`` and ``traceback`` of the exception in the child."""
+    """An actor did not come up. ``details``: ``stage`` (import, constructor, on_start, bind,
+    timeout, exit), ``type`` and ``traceback`` of the exception in the child."""
 
     code = "spawn"
 

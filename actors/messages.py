@@ -1,8 +1,9 @@
-"""What clients, routers, engines and nodes say to each other: plain data, tagged, documented by field.
+"""What clients, routers, engines and nodes say to each other: plain data, tagged, documented by
+field.
 
-A *home* is where a stream was opened and where its items go; a *peer* is who serves it. Stream numbers are
-given by the home and are unique there; with the home's incarnation they name a stream on the whole node.
-Tags 1 to 15 travel on the data lane, 16 and above on the control lane.
+A *home* is where a stream was opened and where its items go; a *peer* is who serves it. Stream
+numbers are given by the home and are unique there; with the home's incarnation they name a stream
+on the whole node. Tags 1 to 15 travel on the data lane, 16 and above on the control lane.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Any, NamedTuple
 from transport.bus.address import Address
 from transport.wire.message import message
 
-# --------------------------------------------------------------------------------------------- data lane
+# --------------------------------------------------------------------------------------------- data
 
 
 @message(23)
 class Report(NamedTuple):
     """What one engine incarnation carries, cumulative, as one router should see it.
 
-    ``opened`` and ``settled`` count the streams that came from that router; ``ended`` names those that
-    settled since the last report sent to it directly: ``[home, stream, error code or ""]``.
+    ``opened`` and ``settled`` count the streams that came from that router; ``ended`` names those
+    that settled since the last report sent to it directly: ``[home, stream, error code or ""]``.
     """
 
     incarnation: int
@@ -35,13 +36,14 @@ class Report(NamedTuple):
 
 @message(1)
 class Open(NamedTuple):
-    """Open a stream: from the home to a router or straight to an actor, from the router to an engine.
+    """Open a stream: from the home to a router or straight to an actor, from the router to an
+    engine.
 
     ``many``: the request is a stream of items too (bidirectional). ``native``: the home takes
     shared-memory handles. ``handles`` and ``segments`` are the handles in the payload and the
-    announcements of their segments. ``window_items`` and ``window_bytes`` are the credit for items towards
-    the home. ``remaining``: seconds until the deadline. ``router``: filled in by the router. ``report``:
-    the newest report that the home holds for a worker of this router.
+    announcements of their segments. ``window_items`` and ``window_bytes`` are the credit for items
+    towards the home. ``remaining``: seconds until the deadline. ``router``: filled in by the
+    router. ``report``: the newest report that the home holds for a worker of this router.
     """
 
     stream: int
@@ -64,7 +66,9 @@ class Open(NamedTuple):
 
 @message(2)
 class Accept(NamedTuple):
-    """The stream has a peer: from now on control goes straight to it. Feed credit is for ``many``."""
+    """The stream has a peer: from now on control goes straight to it. Feed credit is for
+    ``many``.
+    """
 
     stream: int
     peer: Address
@@ -83,7 +87,9 @@ class Items(NamedTuple):
 
 @message(4)
 class Item(NamedTuple):
-    """One item with shared-memory handles; ``size`` counts payload and array bytes against the credit."""
+    """One item with shared-memory handles; ``size`` counts payload and array bytes against the
+    credit.
+    """
 
     stream: int
     seq: int
@@ -94,7 +100,9 @@ class Item(NamedTuple):
 
 @message(5)
 class End(NamedTuple):
-    """The stream ends after ``count`` items: cleanly, or with ``error`` = ``[code, text, details]``."""
+    """The stream ends after ``count`` items: cleanly, or with ``error`` = ``[code, text,
+    details]``.
+    """
 
     stream: int
     count: int
@@ -145,7 +153,7 @@ class Hello(NamedTuple):
     address: Address
 
 
-# ------------------------------------------------------------------------------------------ control lane
+# ------------------------------------------------------------------------------------------ control
 
 
 @message(16)
@@ -168,7 +176,9 @@ class FeedCredit(NamedTuple):
 
 @message(18)
 class Stop(NamedTuple):
-    """Ask the handler to finish; what it still yields arrives. Before Accept it follows its Open."""
+    """Ask the handler to finish; what it still yields arrives. Before Accept it follows its
+    Open.
+    """
 
     home: int
     stream: int
@@ -217,22 +227,28 @@ class Down(NamedTuple):
 
 @message(25)
 class Lost(NamedTuple):
-    """From a router to a home: the worker chosen for the stream died, perhaps before accepting it."""
+    """From a router to a home: the worker chosen for the stream died, perhaps before accepting
+    it.
+    """
 
     stream: int
     peer: Address
     reason: str
 
 
-# ---------------------------------------------------------------------------------------------- registry
+class Inspect(NamedTuple):
+    """Ask any actor, as a stream of one item, for its counters and what it carries."""
+
+
+# ---------------------------------------------------------------------------------------------- reg
 
 
 class Record(NamedTuple):
     """One thing that can be found: an engine's endpoint, a router, or a user's actor.
 
-    ``instance`` is the incarnation; ``kind`` is ``engine``, ``router``, ``actor`` or ``node``; ``endpoint``
-    is the endpoint of an engine and "" otherwise; ``many``: the request is a stream; ``adapter``: payloads
-    are the user's own bytes.
+    ``instance`` is the incarnation; ``kind`` is ``engine``, ``router``, ``actor`` or ``node``;
+    ``endpoint`` is the endpoint of an engine and "" otherwise; ``many``: the request is a stream;
+    ``adapter``: payloads are the user's own bytes.
     """
 
     instance: int

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from transport.errors import CallHomeError, Cancelled, EngineError, PayloadError, qualified_name
 
-#: Kinds of errors that are counted apart; a handler that raises new classes all the time must not fill memory.
+#: Kinds of errors that are counted apart; a handler that raises new classes all the time must not
+#: fill memory.
 _KINDS = 256
 
 
 class Counters:
-    """What one actor has done since it started; written by the kernel, read by ``callhome ps --counters``."""
+    """What one actor has done since it started; written by the kernel, read by ``callhome ps
+    --counters``.
+    """
 
     __slots__ = ("bytes", "cancelled", "errors", "items", "refused", "requests")
 
@@ -32,7 +35,9 @@ class Counters:
         self.errors[kind] = self.errors.get(kind, 0) + 1
 
     def to_dict(self) -> dict[str, int]:
-        """Counter by name; errors as ``errors.KIND``, with payload errors as ``errors.serialization``."""
+        """Counter by name; errors as ``errors.KIND``, with payload errors as
+        ``errors.serialization``.
+        """
         plain = {
             "requests": self.requests,
             "items": self.items,

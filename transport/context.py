@@ -1,4 +1,6 @@
-"""Context: what a handler and a caller know of one stream: id, metadata, deadline, stop, kill, children."""
+"""Context: what a handler and a caller know of one stream: id, metadata, deadline, stop, kill,
+children.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ class FrameMaker(Protocol):
     """Where frames come from; ``ctx.frames`` and ``client.frames`` are such makers."""
 
     def new(self, shape: int | tuple[int, ...], dtype: np.typing.DTypeLike = ...) -> Any:
-        """A frame of ``shape`` and ``dtype`` to be written in place, leased in this process's arena.
+        """A frame of ``shape`` and ``dtype`` to be written in place, leased in this process's
+        arena.
 
         Raises MemoryExhausted when the arena is full.
         """
@@ -24,9 +27,9 @@ class FrameMaker(Protocol):
 class Context:
     """One stream as its handler or caller sees it; made by callhome, one per stream.
 
-    It moves from live to stopped to killed and never back; ``reason`` tells why. ``stopped`` is true in
-    both later states. Plain attributes, so that a handler in a thread may read them; every method but
-    ``remaining`` belongs to the event loop.
+    It moves from live to stopped to killed and never back; ``reason`` tells why. ``stopped`` is
+    true in both later states. Plain attributes, so that a handler in a thread may read them; every
+    method but ``remaining`` belongs to the event loop.
     """
 
     __slots__ = (
@@ -56,7 +59,8 @@ class Context:
         self.stopped = False
         self.killed = False
         self.reason = ""
-        #: Called with the context whenever it becomes stopped or killed; set by who runs the stream.
+        #: Called with the context whenever it becomes stopped or killed; set by who runs the
+        #: stream.
         self.when_cancelled: Callable[[Context], None] | None = None
         self._children: dict[Context, None] = {}
         self._parent: Context | None = None
@@ -97,7 +101,9 @@ class Context:
             self.when_cancelled(self)
 
     def link(self, child: Context) -> None:
-        """Repeat later stops and kills on ``child``; at once if this context is cancelled already."""
+        """Repeat later stops and kills on ``child``; at once if this context is cancelled
+        already.
+        """
         self._children[child] = None
         child._parent = self
         if self.killed:

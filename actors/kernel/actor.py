@@ -1,10 +1,10 @@
 """Actors: a class whose methods handle messages, one at a time, in a process of its own.
 
-A message is a NamedTuple of the user's. A method is bound to its type with ``@handles``. What kind of method
-it is decides how it runs:
+A message is a NamedTuple of the user's. A method is bound to its type with ``@handles``. What kind
+of method it is decides how it runs:
 
-* ``async def`` that returns a value: messages wait in the mailbox and are handled one after the other, in
-  order of arrival; ``ask`` gets the value, ``tell`` none;
+* ``async def`` that returns a value: messages wait in the mailbox and are handled one after the
+  other, in order of arrival; ``ask`` gets the value, ``tell`` none;
 * ``async def`` that yields: each call is a stream with a task of its own, beside the mailbox.
 
 An exception goes to the asker; after a ``tell`` it is logged and counted, and the actor lives on.
@@ -25,11 +25,11 @@ from actors.kernel.ref import Lookup, Ref, read_message
 from actors.kernel.runtime import Runtime
 from actors.kernel.served import Served
 from actors.kernel.serving import Serving
-from actors.messages import Open, Report, Tell
+from actors.messages import Inspect, Open, Report, Tell
 from actors.metrics import Counters
 from transport.bus.address import Address
 from transport.context import Context
-from transport.errors import CallHomeError, LocalProtocolError
+from transport.errors import Cancelled, LocalProtocolError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _HANDLES = "_callhome_handles"
@@ -38,9 +38,12 @@ _HANDLES = "_callhome_handles"
 def handles(message: type) -> Callable[[_F], _F]:
     """Bind a method of an Actor to a message type, a NamedTuple class.
 
-    Raises LocalProtocolError, when the class is defined, for anything that is no async method or no NamedTuple.
+    Raises LocalProtocolError, when the class is defined, for anything that is no async method or no
+    NamedTuple.
     """
-    if not (isinstance(message, type) and issubclass(message, tuple) and hasattr(message, "_fields")):
+    if not (
+        isinstance(message, type) and issubclass(message, tuple) and hasattr(message, "_fields")
+    ):
         raise LocalProtocolError(f"@handles takes a NamedTuple class, not {message!r}")
 
     def bind(method: _F) -> _F:
@@ -78,18 +81,25 @@ def _table(cls: type) -> dict[str, Handler]:
 class Actor:
     """Base of all actors, the built-in ones too. Subclass it, bind methods with ``@handles``.
 
-    ``args`` of its ``ActorSpec`` are the keyword arguments of ``__init__``, which runs in the actor's process before
-    it has inboxes; what needs the loop or other actors belongs into ``on_start``.
+    ``args`` of its ``ActorSpec`` are the keyword arguments of ``__init__``, which runs in the
+    actor's process before it has inboxes; what needs the loop or other actors belongs into
+    ``on_start``.
     """
 
     #: Set by ``attach`` before on_start; use the methods below rather than this.
     runtime: Runtime
+    #: Call it with a line of text in ``on_start`` to tell what takes time; set before on_start.
+    progress: Callable[[str], None] = staticmethod(lambda text: None)
 
     async def on_start(self) -> None:
-        """Runs in the actor's process, on its loop, before the first message; if it raises, the actor fails."""
+        """Runs in the actor's process, on its loop, before the first message; if it raises, the
+        actor fails.
+        """
 
     async def on_stop(self) -> None:
-        """Runs after the last message, also after a failure of on_start's successors; raising is logged."""
+        """Runs after the last message, also after a failure of on_start's successors; raising is
+        logged.
+        """
 
     def attach(self, runtime: Runtime, tasks: asyncio.TaskGroup, lookup: Lookup | None) -> None:
         """Give the actor its place in the world; called once by whoever runs it."""
@@ -99,7 +109,7 @@ class Actor:
         self._lookup = lookup
         self._handlers = _table(type(self))
         self._mailbox: Mailbox[Served | tuple[Handler, Any]] = Mailbox(
-            runtime.settings.mailbox, runtime.port.hold_data
+            runtime.settings.mailbox, runtime.hold_data
         )
         self._serving = Serving(runtime, self.role(), self.counters)
         runtime.serving = self._serving
@@ -133,17 +143,36 @@ class Actor:
 
     @property
     def calls(self) -> Caller:
-        """Calls to endpoints through a router of this node: ``self.calls.call(...)``, ``stream``, ``open``."""
+        """Calls to endpoints through a router of this node: ``self.calls.call(...)``, ``stream``,
+        ``open``.
+        """
         if self._lookup is None:
             raise ActorDead("this actor runs outside any node and knows no router")
         return Caller(self.runtime, self._lookup.router)
 
-    # ------------------------------------------------------------------------------------------ inside
+    def carries(self) -> dict[str, Any]:
+        """What ``callhome ps`` shows of this actor: ``in_flight``, ``queued`` and ``capacity``."""
+        return {
+            "in_flight": len(self._serving.streams),
+            "queued": len(self._mailbox),
+            "capacity": None,
+        }
+
+    @handles(Inspect)
+    async def inspect(self, message: Inspect) -> AsyncIterator[dict[str, Any]]:
+        """Counters and load; a stream, so that a busy mailbox does not hide them."""
+        port = self.runtime.port.statistics()._asdict()
+        counters = self.counters.to_dict() | {f"bus.{name}": count for name, count in port.items()}
+        yield self.carries() | {"counters": counters}
+
+    # ------------------------------------------------------------------------------------------ ins
 
     def _told(self, sender: int, m: Tell) -> None:
         handler = self._handlers.get(m.target)
         if handler is None or handler.streams:
-            raise Unsupported(f"{self.name} handles no {m.target!r} by tell; it handles {self.handled()}")
+            raise Unsupported(
+                f"{self.name} handles no {m.target!r} by tell; it handles {self.handled()}"
+            )
         self._mailbox.put((handler, m.payload))
 
     def handled(self) -> str:
@@ -162,7 +191,9 @@ class Actor:
             stream.task = self.tasks.create_task(self._run_stream(stream, handler))
         elif not self._mailbox.room:
             self.counters.refused += 1
-            self._serving.end(stream, Overloaded(f"the mailbox of {self.name} is full; ask again later"))
+            self._serving.end(
+                stream, Overloaded(f"the mailbox of {self.name} is full; ask again later")
+            )
         else:
             self._mailbox.put(stream)
 
@@ -217,15 +248,14 @@ class Actor:
             if not stream.context.killed:
                 stream.emit(encoded)
         except asyncio.CancelledError:
-            error = CallHomeError("the ask was cancelled")
+            error = Cancelled(f"the ask was cancelled: {stream.context.reason}")
         except Exception as failure:
             error = failure
         self._serving.end(stream, error)
 
     def shut(self) -> None:
-        """Take no more messages: the mailbox ends, streams are killed."""
-        for stream in list(self._serving.streams.values()):
-            stream.context.kill(f"{self.name} stops")
+        """Take no more messages: the mailbox ends, streams end with an error that says so."""
+        self._serving.shut(f"{self.name} stops")
         self._worker.cancel()
 
 

@@ -1,8 +1,9 @@
 """Calling: one answer, a stream of answers, or a stream each way; the objects that users hold.
 
-``Caller`` is what ``Client`` and the context of an engine are made of. It encodes the request, opens the
-stream and hands out ``ResponseStream`` or ``DuplexStream``. A stream that is left, closed or dropped before
-its end is killed; one that its engine ended badly raises its error after the items that came before it.
+``Caller`` is what ``Client`` and the context of an engine are made of. It encodes the request,
+opens the stream and hands out ``ResponseStream`` or ``DuplexStream``. A stream that is left, closed
+or dropped before its end is killed; one that its engine ended badly raises its error after the
+items that came before it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,21 @@ Timeout = float | None | Default
 class Request:
     """One request as it is sent, and sent again when its frames could not be attached."""
 
-    __slots__ = ("caller", "codec", "context", "encoded", "limits", "many", "named", "target", "via")
+    __slots__ = (
+        "caller",
+        "codec",
+        "context",
+        "encoded",
+        "limits",
+        "many",
+        "named",
+        "target",
+        "via",
+    )
 
-    def __init__(self, caller: Caller, target: str, many: bool, codec: str, context: Context, named: bool):
+    def __init__(
+        self, caller: Caller, target: str, many: bool, codec: str, context: Context, named: bool
+    ):
         self.caller = caller
         self.target = target
         self.many = many
@@ -67,7 +80,9 @@ class Request:
             raise
 
     def again(self, stream: Opened) -> Opened | None:
-        """The stream opened once more with its bytes in line, if the worker could not attach our memory."""
+        """The stream opened once more with its bytes in line, if the worker could not attach our
+        memory.
+        """
         if not isinstance(stream.error, AttachFailed) or stream.seq or not self.encoded.handles:
             return None
         links = self.caller.runtime.links
@@ -106,9 +121,10 @@ class Caller:
     ) -> Any:
         """Exactly one answer, or an error.
 
-        ``timeout`` is in seconds; None means no limit, the default is ``call_timeout`` of the settings. Raises
-        DeadlineExceeded, NoWorkers, Overloaded, EngineError, EncodeError, PeerLost and what else
-        ``actors.errors`` lists; RemoteProtocolError when the engine gives no answer or several.
+        ``timeout`` is in seconds; None means no limit, the default is ``call_timeout`` of the
+        settings. Raises DeadlineExceeded, NoWorkers, Overloaded, EngineError, EncodeError, PeerLost
+        and what else ``actors.errors`` lists; RemoteProtocolError when the engine gives no answer
+        or several.
         """
         limit = self.runtime.settings.call_timeout if timeout is DEFAULT else timeout
         sent = self._request(endpoint, False, limit, metadata, request_id, codec)
@@ -164,11 +180,12 @@ class Caller:
         codec: str | None = None,
         annotated: bool = False,
     ) -> ResponseStream:
-        """A stream of answers: ``async with client.stream(...) as items: async for item in items: ...``.
+        """A stream of answers: ``async with client.stream(...) as items: async for item in items:
+        ...``.
 
-        Times are in seconds: ``timeout`` for the whole stream, ``first_item_timeout``, and ``gap_timeout`` between
-        items; None means no limit. Leaving the block early kills the stream. With ``annotated`` each item comes as
-        ``Annotated``.
+        Times are in seconds: ``timeout`` for the whole stream, ``first_item_timeout``, and
+        ``gap_timeout`` between items; None means no limit. Leaving the block early kills the
+        stream. With ``annotated`` each item comes as ``Annotated``.
         """
         sent = self._request(endpoint, False, _given(timeout, None), metadata, request_id, codec)
         self._limit(sent, first_item_timeout, gap_timeout)
@@ -191,8 +208,11 @@ class Caller:
         self._limit(sent, first_item_timeout, gap_timeout)
         return DuplexStream(self, sent, None, annotated)
 
-    def cancel(self, request_id: str, *, kill: bool = True, reason: str = "cancelled by its caller") -> bool:
-        """Stop or kill the stream that was opened here under ``request_id``; False when none is in flight.
+    def cancel(
+        self, request_id: str, *, kill: bool = True, reason: str = "cancelled by its caller"
+    ) -> bool:
+        """Stop or kill the stream that was opened here under ``request_id``; False when none is in
+        flight.
 
         Raises LocalProtocolError for an empty id: it would name nothing, or everything.
         """
@@ -249,7 +269,9 @@ def _given(value: Timeout, default: float | None) -> float | None:
 
 
 def _checked(limit: float | None) -> float | None:
-    if limit is None or (isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0):
+    if limit is None or (
+        isinstance(limit, int | float) and not isinstance(limit, bool) and limit > 0
+    ):
         return limit
     raise LocalProtocolError(f"a time limit is seconds above 0, or None for none; not {limit!r}")
 

@@ -1,8 +1,9 @@
 """Streams at their home: opened here, answered here, whoever serves them.
 
-``Home`` gives the numbers, sends the Opens, collects what comes back and tells each stream how it ended.
-A stream leaves its table the moment its fate is known; what still arrives for it later is answered with
-Kill, and the leases in it go back. The classes that users hold are in ``actors.kernel.calls``.
+``Home`` gives the numbers, sends the Opens, collects what comes back and tells each stream how it
+ended. A stream leaves its table the moment its fate is known; what still arrives for it later is
+answered with Kill, and the leases in it go back. The classes that users hold are in
+``actors.kernel.calls``.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from transport.wire import stream as machine
 if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
 
+
 class Home:
     """All streams that one runtime has opened."""
 
@@ -69,7 +71,7 @@ class Home:
             runtime.on(kind, handler)
         runtime.port.before_flush.append(self._collect)
 
-    # -------------------------------------------------------------------------------------------- opening
+    # -------------------------------------------------------------------------------------------- o
 
     def open(
         self,
@@ -86,8 +88,8 @@ class Home:
     ) -> Opened:
         """Send an Open to ``via`` (a router, or the actor itself).
 
-        Raises ConnectionLost when ``via`` is dead, LocalProtocolError when the caller's own request id is
-        in flight already, OutboxFull when ``via`` does not read.
+        Raises ConnectionLost when ``via`` is dead, LocalProtocolError when the caller's own request
+        id is in flight already, OutboxFull when ``via`` does not read.
         """
         runtime = self.runtime
         if named and context.id in self._by_id:
@@ -110,6 +112,7 @@ class Home:
         runtime.port.send(via, message, size=len(encoded.data) + 128)
         runtime.links.requested(number, encoded.handles, via)
         self.streams[number] = stream
+        runtime.apply_hold()
         if named:
             self._by_id[context.id] = stream
         context.when_cancelled = lambda _: self._cancelled(stream)
@@ -135,7 +138,7 @@ class Home:
         items, size = stream.window.owed()
         self.runtime.port.send(stream.peer, Credit(stream.number, items, size), control=True)
 
-    # ------------------------------------------------------------------------------------------- receiving
+    # ------------------------------------------------------------------------------------------- re
 
     def _accept(self, sender: int, m: Accept) -> None:
         stream = self.streams.get(m.stream)
@@ -158,22 +161,30 @@ class Home:
     def _kill_unknown(self, sender: int, number: int) -> None:
         peer = self.runtime.peers.find(sender)
         if peer is not None:
-            message = Kill(self.runtime.address.incarnation, number, "its home has forgotten the stream")
+            message = Kill(
+                self.runtime.address.incarnation, number, "its home has forgotten the stream"
+            )
             self.runtime.port.send(peer, message, control=True)
 
-    def _arrived(self, sender: int, number: int, first: int, count: int, size: int) -> Opened | None:
+    def _arrived(
+        self, sender: int, number: int, first: int, count: int, size: int
+    ) -> Opened | None:
         stream = self.streams.get(number)
         if stream is None:
             self._kill_unknown(sender, number)
             return None
         if stream.peer is not None and sender != stream.peer.incarnation:
-            raise RemoteProtocolError(f"items of stream {number} from somebody who does not serve it")
+            raise RemoteProtocolError(
+                f"items of stream {number} from somebody who does not serve it"
+            )
         if first != stream.seq:
             self._fail(stream, RemoteProtocolError(
                 f"{stream.target}: item {first} arrived where {stream.seq} was due"))  # fmt: skip
             return None
         if not stream.window.arrive(count, size):
-            self._fail(stream, RemoteProtocolError(f"{stream.target}: the engine sent beyond its credit"))
+            self._fail(
+                stream, RemoteProtocolError(f"{stream.target}: the engine sent beyond its credit")
+            )
             return None
         stream.state.feed(machine.DATA, RemoteProtocolError)
         stream.seq += count
@@ -203,7 +214,9 @@ class Home:
         if stream is None:
             return
         if stream.peer is not None and sender != stream.peer.incarnation:
-            raise RemoteProtocolError(f"end of stream {m.stream} from somebody who does not serve it")
+            raise RemoteProtocolError(
+                f"end of stream {m.stream} from somebody who does not serve it"
+            )
         if m.report is not None:
             self._reports[stream.via.incarnation] = m.report
         if m.error is not None:
@@ -222,7 +235,7 @@ class Home:
             stream.feed_credit.grant(m.items, m.bytes)
             stream.wake_feed()
 
-    # ----------------------------------------------------------------------------------------- the ends
+    # ----------------------------------------------------------------------------------------- the
 
     def _finish(self, stream: Opened, signal: int, error: CallHomeError | None) -> None:
         """The response has ended, well or badly; nothing more belongs to this number."""
@@ -234,6 +247,7 @@ class Home:
 
     def _forget(self, stream: Opened) -> None:
         self.streams.pop(stream.number, None)
+        self.runtime.apply_hold()
         if self._by_id.get(stream.context.id) is stream:
             del self._by_id[stream.context.id]
         stream.feed_batch.clear()
@@ -243,8 +257,12 @@ class Home:
         stream.wake_feed()
 
     def _fail(self, stream: Opened, error: CallHomeError) -> None:
-        """The stream is broken from our side: tell the peer, keep what has arrived for the consumer."""
-        self._tell_cancel(stream, Kill(self.runtime.address.incarnation, stream.number, str(error)[:200]))
+        """The stream is broken from our side: tell the peer, keep what has arrived for the
+        consumer.
+        """
+        self._tell_cancel(
+            stream, Kill(self.runtime.address.incarnation, stream.number, str(error)[:200])
+        )
         self._finish(stream, machine.LOST, error)
 
     def _cancelled(self, stream: Opened) -> None:
@@ -256,7 +274,9 @@ class Home:
         signal = machine.KILL if context.killed else machine.STOP
         if not stream.state.feed(signal, LocalProtocolError):
             return
-        self._tell_cancel(stream, kind(self.runtime.address.incarnation, stream.number, context.reason))
+        self._tell_cancel(
+            stream, kind(self.runtime.address.incarnation, stream.number, context.reason)
+        )
         if context.killed:
             self._drop_queue(stream)
             stream.error = stream.error or Cancelled(f"{stream.target}: {context.reason}")
@@ -310,21 +330,25 @@ class Home:
         for stream in list(self.streams.values()):
             deadline, limits = stream.context.deadline, stream.limits
             if deadline is not None and now >= deadline:
-                self._fail(stream, DeadlineExceeded(f"{stream.target}: no end within {limits.total} s"))
+                self._fail(
+                    stream, DeadlineExceeded(f"{stream.target}: no end within {limits.total} s")
+                )
                 continue
             limit = limits.gap if stream.seq else limits.first
             if limit is None or now - stream.progress < limit:
                 continue
             if stream.window.items > 0 and stream.window.bytes > 0:
                 what = "further" if stream.seq else "first"
-                self._fail(stream, DeadlineExceeded(f"{stream.target}: no {what} item within {limit} s"))
+                self._fail(
+                    stream, DeadlineExceeded(f"{stream.target}: no {what} item within {limit} s")
+                )
 
     def close(self, reason: str) -> None:
         """Kill every stream: this runtime closes."""
         for stream in list(self.streams.values()):
             stream.context.kill(reason)
 
-    # ----------------------------------------------------------------------------------- collecting the feed
+    # ----------------------------------------------------------------------------------- collecting
 
     def mark_feed(self, stream: Opened) -> None:
         """The stream has request items for this tick's batch."""

@@ -1,8 +1,9 @@
 """Shared memory between this process and its peers: announcing, attaching, lending, giving back.
 
-A segment is announced to a peer before the first handle into it, and the peer's answer is waited for; a peer
-that cannot map it gets bytes instead, from then on. The frames of a request belong to its stream until a
-peer has accepted it, for until then nobody knows who will hold them. Used by a runtime, on its loop.
+A segment is announced to a peer before the first handle into it, and the peer's answer is waited
+for; a peer that cannot map it gets bytes instead, from then on. The frames of a request belong to
+its stream until a peer has accepted it, for until then nobody knows who will hold them. Used by a
+runtime, on its loop.
 """
 
 from __future__ import annotations
@@ -23,16 +24,27 @@ if TYPE_CHECKING:
 
 #: How long a peer may take to answer an announcement, in seconds; after that it gets bytes.
 _ANSWER = 1.0
-#: Frames of a request whose router died are kept this long, in seconds, for an engine that has them.
+#: Frames of a request whose router died are kept this long, in seconds, for an engine that has
+#: them.
 _LATE_ACCEPT = 10.0
 _MAX_HANDLES = 65_536
+#: ``[dtype, shape, bytes]`` stands in the table where the peer cannot read our memory.
+_INLINE_FIELDS = 3
 
 
 def read_handles(values: list[Any]) -> list[Handle]:
-    """The handles of a message, checked; inline entries (bytes) pass. Raises RemoteProtocolError."""
+    """The handles of a message, checked; inline entries (bytes) pass. Raises
+    RemoteProtocolError.
+    """
     if len(values) > _MAX_HANDLES:
-        raise RemoteProtocolError(f"{len(values)} handles in one message, {_MAX_HANDLES} are allowed")
-    return [handle_from_wire(each) for each in values if len(each) == len(Handle._fields)]
+        raise RemoteProtocolError(
+            f"{len(values)} handles in one message, {_MAX_HANDLES} are allowed"
+        )
+    return [
+        handle_from_wire(each)
+        for each in values
+        if type(each) is not list or len(each) != _INLINE_FIELDS
+    ]
 
 
 class Links:
@@ -56,10 +68,12 @@ class Links:
         runtime.on(Attached, self._attached)
         runtime.on(Release, self._release)
 
-    # ------------------------------------------------------------------------------------------- lending
+    # ------------------------------------------------------------------------------------------- le
 
     async def lend(self, encoded: Encoded, peer: Address, number: int) -> Encoded:
-        """Lease an item's handles to ``peer``, or put their bytes in line where it cannot read them."""
+        """Lease an item's handles to ``peer``, or put their bytes in line where it cannot read
+        them.
+        """
         memory, handles = self.memory, encoded.handles
         try:
             if not memory.attached(peer.incarnation, handles) and memory.usable(peer.incarnation):
@@ -138,7 +152,7 @@ class Links:
         """The frames of a refused request, still held, for another attempt."""
         return self._requests.pop(number, (None, []))[1]
 
-    # ------------------------------------------------------------------------------------------ borrowing
+    # ------------------------------------------------------------------------------------------ bor
 
     def _announce(self, sender: int, m: Announce) -> None:
         peer = self._runtime.peers.find(sender)
@@ -161,7 +175,7 @@ class Links:
         for handle in read_handles(values):
             self.memory.drop(handle)
 
-    # ---------------------------------------------------------------------------------------- giving back
+    # ---------------------------------------------------------------------------------------- givin
 
     def _wake(self) -> None:
         """A view is gone, in whatever thread: send the releases from the loop."""
@@ -179,7 +193,11 @@ class Links:
     def _release(self, sender: int, m: Release) -> None:
         leases: list[tuple[int, int, int]] = []
         for each in m.leases:
-            if type(each) is not list or len(each) != 3 or any(type(part) is not int for part in each):
+            if (
+                type(each) is not list
+                or len(each) != 3
+                or any(type(part) is not int for part in each)
+            ):
                 raise RemoteProtocolError("a lease is three whole numbers")
             leases.append((each[0], each[1], each[2]))
         if self._requests:
@@ -193,7 +211,9 @@ class Links:
         self.memory.release(sender, leases)
 
     def down(self, address: Address) -> None:
-        """A peer is gone: what it borrowed is ours again, what it owned lives as long as its views."""
+        """A peer is gone: what it borrowed is ours again, what it owned lives as long as its
+        views.
+        """
         self.memory.take_back(address.incarnation)
         self.memory.forget(address.incarnation)
         self.memory.detach(address.incarnation)

@@ -1,4 +1,6 @@
-"""The mailbox of an actor: a bounded lane of messages that wait to be handled, one after the other."""
+"""The mailbox of an actor: a bounded lane of messages that wait to be handled, one after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ _T = TypeVar("_T")
 
 
 class Mailbox(Generic[_T]):
-    """Messages in order of arrival. At its bound the data inbox is held: senders keep what they have.
+    """Messages in order of arrival. At its bound the data inbox is held: senders keep what they
+    have.
 
-    What is read already is taken in beyond the bound (one burst at most): nothing is thrown away. The control inbox is
-    never held. Used by an actor, on its loop.
+    What is read already is taken in beyond the bound (one burst at most): nothing is thrown away.
+    The control inbox is never held. Used by an actor, on its loop.
     """
 
     def __init__(self, bound: int, hold: Callable[[bool], None]) -> None:

@@ -23,7 +23,9 @@ Queued = bytes | tuple[bytes, list[Any], int]
 
 
 class Limits:
-    """Time limits of one stream in seconds, None meaning no limit; checked by the runtime's coarse timer."""
+    """Time limits of one stream in seconds, None meaning no limit; checked by the runtime's coarse
+    timer.
+    """
 
     __slots__ = ("first", "gap", "total")
 
@@ -34,7 +36,9 @@ class Limits:
 
 
 class Opened:
-    """One stream at its home; used by ``Home`` and by the stream classes of ``actors.kernel.calls``."""
+    """One stream at its home; used by ``Home`` and by the stream classes of
+    ``actors.kernel.calls``.
+    """
 
     __slots__ = (
         "context",
@@ -58,7 +62,9 @@ class Opened:
         "window",
     )
 
-    def __init__(self, home: Home, number: int, target: str, via: Address, many: bool, context: Context):
+    def __init__(
+        self, home: Home, number: int, target: str, via: Address, many: bool, context: Context
+    ):
         self.home = home
         self.number = number
         self.target = target
@@ -79,7 +85,7 @@ class Opened:
         self.feed_batch: list[bytes] = []
         self.feed_waiter: asyncio.Future[None] | None = None
 
-    # ----------------------------------------------------------------------------------- the consumer's side
+    # ----------------------------------------------------------------------------------- the consum
 
     def taken(self, size: int) -> None:
         """The consumer took an item of ``size`` bytes; grants credit when that is due."""
@@ -87,7 +93,9 @@ class Opened:
             self.home.grant(self)
 
     async def wait(self) -> None:
-        """Wait until an item or the end is there. Raises LocalProtocolError if somebody waits already."""
+        """Wait until an item or the end is there. Raises LocalProtocolError if somebody waits
+        already.
+        """
         if self.waiter is not None:
             raise LocalProtocolError("another task is reading this stream; one reader at a time")
         if self.window.taken_items:
@@ -111,14 +119,18 @@ class Opened:
         if self.feed_waiter is not None and not self.feed_waiter.done():
             self.feed_waiter.set_result(None)
 
-    # ------------------------------------------------------------------------------------ the request's side
+    # ------------------------------------------------------------------------------------ the reque
 
     async def wait_feed_credit(self) -> None:
-        """Wait for room for one more request item. Raises what ended the stream, if something did."""
+        """Wait for room for one more request item. Raises what ended the stream, if something
+        did.
+        """
         while not self.feed_credit.open:
             self.check_feed()
             if self.feed_waiter is not None:
-                raise LocalProtocolError("another task is sending on this stream; one sender at a time")
+                raise LocalProtocolError(
+                    "another task is sending on this stream; one sender at a time"
+                )
             self.feed_waiter = asyncio.get_running_loop().create_future()
             try:
                 await self.feed_waiter
@@ -143,7 +155,9 @@ class Opened:
         self.feed_credit.spend(1, encoded.size)
         if encoded.handles:
             self.home.collect_feed(self)
-            message = FeedItem(self.number, self.feed_seq, encoded.data, encoded.handles, encoded.size)
+            message = FeedItem(
+                self.number, self.feed_seq, encoded.data, encoded.handles, encoded.size
+            )
             self.home.runtime.port.send(self.peer, message, size=len(encoded.data))
             self.feed_seq += 1
             return

@@ -1,9 +1,11 @@
-"""Watches the processes at the other ends and tells when one is gone, behind everything it had sent.
+"""Watches the processes at the other ends and tells when one is gone, behind everything it had
+sent.
 
-A pidfd says at once that a process has ended, long before any time-out. But what it sent may still stand in
-our inbox, and PULL sockets favour nobody: news of a death can overtake the dead peer's last items. So a
-death is told only after the data inbox was found empty twice, ten milliseconds apart. The node adds how the
-process ended; its word is waited for a short while. Used by a runtime, on its loop.
+A pidfd says at once that a process has ended, long before any time-out. But what it sent may still
+stand in our inbox, and PULL sockets favour nobody: news of a death can overtake the dead peer's
+last items. So a death is told only after the data inbox was found empty twice, ten milliseconds
+apart. The node adds how the process ended; its word is waited for a short while. Used by a runtime,
+on its loop.
 """
 
 from __future__ import annotations
@@ -170,5 +172,3 @@ class Peers:
             self._loop.remove_reader(watch.fd)
             os.close(watch.fd)
         self._watches.clear()
-
-

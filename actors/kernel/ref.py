@@ -1,4 +1,6 @@
-"""References: how one actor, or a client, reaches another by name; tell, ask with a deadline, stream."""
+"""References: how one actor, or a client, reaches another by name; tell, ask with a deadline,
+stream.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def write_message(message: Any) -> tuple[str, list[Any]]:
 
 
 def read_message(fields: Any, kind: Any) -> Any:
-    """A user's message from its fields, checked for their number and plain types. Raises RemoteProtocolError."""
+    """A user's message from its fields, checked for their number and plain types. Raises
+    RemoteProtocolError.
+    """
     if type(fields) is not list:
         raise RemoteProtocolError(f"{kind.__name__} came without its fields")
     least = len(kind._fields) - len(kind._field_defaults)
@@ -55,7 +59,9 @@ _PLAIN: dict[Any, tuple[type, ...]] = {
 
 
 class Ref:
-    """An actor of the node by name. It is looked up at every use, so it survives the actor's restarts."""
+    """An actor of the node by name. It is looked up at every use, so it survives the actor's
+    restarts.
+    """
 
     def __init__(self, name: str, runtime: Runtime, lookup: Lookup) -> None:
         self.name = name
@@ -74,8 +80,8 @@ class Ref:
     async def tell(self, message: Any) -> None:
         """Send a message and go on; nobody answers. Messages of one sender arrive in order.
 
-        Raises ActorDead when the actor is known to be dead or unknown, OutboxFull when it does not read,
-        EncodeError for fields outside the payload domain or shared-memory frames.
+        Raises ActorDead when the actor is known to be dead or unknown, OutboxFull when it does not
+        read, EncodeError for fields outside the payload domain or shared-memory frames.
         """
         target, fields = write_message(message)
         encoded = self._runtime.encode(fields, "msgpack", False, target)
@@ -85,10 +91,11 @@ class Ref:
         self._runtime.send(address, Tell(target, encoded.data))
 
     async def ask(self, message: Any, *, timeout: Timeout = DEFAULT) -> Any:
-        """Send a message and wait for the handler's answer; ``timeout`` in seconds, None for no limit.
+        """Send a message and wait for the handler's answer; ``timeout`` in seconds, None for no
+        limit.
 
-        Raises what the handler raised (as EngineError, or as itself when it is an error of callhome), ActorDead,
-        Overloaded when the mailbox is full, DeadlineExceeded.
+        Raises what the handler raised (as EngineError, or as itself when it is an error of
+        callhome), ActorDead, Overloaded when the mailbox is full, DeadlineExceeded.
         """
         target, fields = write_message(message)
         return await self._caller.call(target, fields, timeout=timeout)

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class ResponseStream:
-    """The answers of one stream, in order; made by ``stream``, used in ``async with`` and ``async for``.
+    """The answers of one stream, in order; made by ``stream``, used in ``async with`` and ``async
+    for``.
 
-    Iterating raises the stream's typed error after the items that came before it; a kill from this side raises
-    Cancelled. One task reads at a time.
+    Iterating raises the stream's typed error after the items that came before it; a kill from this
+    side raises Cancelled. One task reads at a time.
     """
 
     def __init__(self, caller: Caller, sent: Request, request: Any, annotated: bool) -> None:
@@ -58,7 +59,10 @@ class ResponseStream:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._leave("its caller left the stream")
 
@@ -145,9 +149,9 @@ class DuplexStream(ResponseStream):
     async def send(self, item: Any) -> None:
         """Send one request item; waits while the engine has no room.
 
-        The item is encoded before this returns, so the object may be used again (a Frame is handed on). Raises
-        EncodeError (nothing was sent, the stream goes on), LocalProtocolError after ``end``, Cancelled
-        when the engine has ended the stream, and the stream's own error.
+        The item is encoded before this returns, so the object may be used again (a Frame is handed
+        on). Raises EncodeError (nothing was sent, the stream goes on), LocalProtocolError after
+        ``end``, Cancelled when the engine has ended the stream, and the stream's own error.
         """
         stream = self._stream or self._begin()
         if not stream.feed_credit.open or not stream.state.request_open:
@@ -160,7 +164,9 @@ class DuplexStream(ResponseStream):
         stream.feed(encoded)
 
     async def recv(self) -> Any:
-        """The next answer. Raises EOFError when the engine has ended cleanly, or the stream's error."""
+        """The next answer. Raises EOFError when the engine has ended cleanly, or the stream's
+        error.
+        """
         try:
             return await self.__anext__()
         except StopAsyncIteration:

@@ -1,4 +1,6 @@
-"""What one actor, or one client, consists of below its own code: port, peers, memory, streams, timer."""
+"""What one actor, or one client, consists of below its own code: port, peers, memory, streams,
+timer.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("callhome")
 
-#: Period of the coarse timer in seconds: one for all streams of a process, since one an item would cost
-#: more than the item.
+#: Period of the coarse timer in seconds: one for all streams of a process, since one an item would
+#: cost more than the item.
 TICK = 0.050
 
 _M = TypeVar("_M", bound=Message)
 
 
 class Runtime:
-    """One incarnation: made by ``run_actor`` for an actor, by ``Client`` for a program that only calls.
+    """One incarnation: made by ``run_actor`` for an actor, by ``Client`` for a program that only
+    calls.
 
     Everything here belongs to the loop on which it was made.
     """
@@ -50,7 +53,9 @@ class Runtime:
         incarnation: int | None = None,
         bus: Bus | None = None,
     ) -> None:
-        """Bind the inboxes in folder ``run``. Raises LocalProtocolError when a path is too long or taken."""
+        """Bind the inboxes in folder ``run``. Raises LocalProtocolError when a path is too long or
+        taken.
+        """
         self.settings = settings or Settings()
         self.run = run
         self.bus = bus or Bus()
@@ -76,6 +81,7 @@ class Runtime:
         self.serving: Serving | None = None
         #: Called with (address, reason) after streams, leases and permits have been settled.
         self.when_down: list[Callable[[Address, str], None]] = []
+        self._want_hold = self._holds = False
         self._ticking: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -85,7 +91,9 @@ class Runtime:
         return self.links.memory
 
     def on(self, kind: type[_M], handler: Callable[[int, _M], None]) -> None:
-        """Call ``handler(sender's incarnation, message)`` for each message of this type, in the loop."""
+        """Call ``handler(sender's incarnation, message)`` for each message of this type, in the
+        loop.
+        """
         self._table[kind] = handler
 
     def _deliver(self, sender: int, message: Message) -> None:
@@ -97,14 +105,36 @@ class Runtime:
     def send(self, to: Address, message: Message, control: bool = False) -> None:
         """Send a message to an actor. Raises ActorDead when it is known to be dead, OutboxFull."""
         if not self.peers.watch(to):
-            raise ActorDead(f"{to} is dead: {self.peers.death(to)}; look it up again after its restart")
+            raise ActorDead(
+                f"{to} is dead: {self.peers.death(to)}; look it up again after its restart"
+            )
         self.port.send(to, message, control)
 
-    # ------------------------------------------------------------------------------------------- payloads
+    def hold_data(self, held: bool) -> None:
+        """Hold back the data inbox, or go on, for a full mailbox.
+
+        Never while streams opened here run: the handler that keeps the mailbox full may be waiting
+        for one.
+        """
+        self._want_hold = held
+        self.apply_hold()
+
+    def apply_hold(self) -> None:
+        """Streams came or went: hold the data inbox just when that is wanted and harmless."""
+        held = self._want_hold and not self.home.streams
+        if held != self._holds:
+            self._holds = held
+            self.port.hold_data(held)
+
+    # ------------------------------------------------------------------------------------------- pa
 
     def encode(self, value: object, codec: str, native: bool, root: str) -> Encoded:
-        """Bytes and handles of a value. Raises EncodeError with the path inside ``root``, FrameReleased."""
-        return encode_payload(value, codec=codec, memory=self.links.memory, native=native, root=root)
+        """Bytes and handles of a value. Raises EncodeError with the path inside ``root``,
+        FrameReleased.
+        """
+        return encode_payload(
+            value, codec=codec, memory=self.links.memory, native=native, root=root
+        )
 
     def decode(self, payload: bytes, handles: list[Any], codec: str) -> Any:
         """The value of bytes and handles. Raises DecodeError, RemoteProtocolError, StaleHandle."""
@@ -124,7 +154,7 @@ class Runtime:
         if handles:
             self.links.drop(handles)
 
-    # ---------------------------------------------------------------------------------------------- timer
+    # ----------------------------------------------------------------------------------------------
 
     def plan_tick(self) -> None:
         """Run the coarse timer as long as streams have limits to watch."""
@@ -142,7 +172,7 @@ class Runtime:
         if busy:
             self.plan_tick()
 
-    # ---------------------------------------------------------------------------------------------- deaths
+    # ----------------------------------------------------------------------------------------------
 
     def _down(self, address: Address, reason: str) -> None:
         """Behind the barrier: everything that the dead peer had sent has been handled."""

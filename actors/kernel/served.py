@@ -1,4 +1,6 @@
-"""One stream at the actor that serves it: credit, items on their way out, request items on their way in."""
+"""One stream at the actor that serves it: credit, items on their way out, request items on their
+way in.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,6 @@ class Served:
         "credit",
         "credit_waiter",
         "feed_ended",
-        "feed_error",
         "feed_queue",
         "feed_seq",
         "feed_waiter",
@@ -41,12 +42,14 @@ class Served:
         "key",
         "native",
         "open",
+        "outcome",
         "router",
         "seq",
         "serving",
         "state",
         "taken",
         "task",
+        "verdict",
     )
 
     def __init__(self, serving: Serving, message: Open, context: Context) -> None:
@@ -72,9 +75,12 @@ class Served:
         self.feed_waiter: asyncio.Future[None] | None = None
         self.feed_seq = 0
         self.feed_ended = False
-        self.feed_error: CallHomeError | None = None
+        #: Code of the error that the stream ended with; "" while it runs and after a clean end.
+        self.outcome = ""
+        #: What the home is told in spite of a kill, because the kill was ours.
+        self.verdict: CallHomeError | None = None
 
-    # --------------------------------------------------------------------------------------- items going out
+    # --------------------------------------------------------------------------------------- items
 
     def emit(self, encoded: Encoded) -> None:
         """Send one item; it leaves with this tick's batch. The caller minds the credit."""
@@ -114,7 +120,7 @@ class Served:
         if self.credit_waiter is not None and not self.credit_waiter.done():
             self.credit_waiter.set_result(None)
 
-    # ------------------------------------------------------------------------------------- request items in
+    # ------------------------------------------------------------------------------------- request
 
     def feed_taken(self, size: int) -> None:
         """The handler took a request item of ``size`` bytes; grants credit when that is due."""
@@ -129,7 +135,9 @@ class Served:
     async def wait_feed(self) -> None:
         """Wait for the next request item or the end of the request."""
         if self.feed_waiter is not None:
-            raise LocalProtocolError("another task is reading this request stream; one reader at a time")
+            raise LocalProtocolError(
+                "another task is reading this request stream; one reader at a time"
+            )
         if self.feed_window.taken_items and self.state.request_open:
             self._grant_feed()
         self.feed_waiter = asyncio.get_running_loop().create_future()

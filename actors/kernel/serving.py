@@ -1,8 +1,8 @@
 """Streams served here: what every actor that answers Opens has in common.
 
-``Serving`` keeps the table of streams by home and number, applies cancels, credit and request items, sends
-Accept, items and the end. The role above (``EngineActor``, or ``Actor`` for ask and stream) decides when a
-stream starts and runs its handler through ``pump``.
+``Serving`` keeps the table of streams by home and number, applies cancels, credit and request
+items, sends Accept, items and the end. The role above (``EngineActor``, or ``Actor`` for ask and
+stream) decides when a stream starts and runs its handler through ``pump``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,19 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actors.kernel.served import Key, Served
-from actors.messages import Accept, Credit, End, Feed, FeedEnd, FeedItem, Items, Kill, Open, Report, Stop
+from actors.messages import (
+    Accept,
+    Credit,
+    End,
+    Feed,
+    FeedEnd,
+    FeedItem,
+    Items,
+    Kill,
+    Open,
+    Report,
+    Stop,
+)
 from actors.metrics import Counters
 from transport.bus.address import Address
 from transport.context import Context
@@ -89,7 +101,7 @@ class Serving:
             runtime.on(kind, handler)
         runtime.port.before_flush.append(self._collect)
 
-    # ------------------------------------------------------------------------------------------- the start
+    # ------------------------------------------------------------------------------------------- th
 
     def _open(self, sender: int, m: Open) -> None:
         key = (m.home.incarnation, m.stream)
@@ -139,13 +151,13 @@ class Serving:
         feed = (self.window_items, self.window_bytes) if stream.open.many else (0, 0)
         self.runtime.port.send(stream.home, Accept(stream.key[1], self.runtime.address, *feed))
 
-    # ------------------------------------------------------------------------------------------ the middle
+    # ------------------------------------------------------------------------------------------ the
 
     async def pump(self, stream: Served, items: AsyncIterator[Any], root: str = "item") -> None:
         """Send what ``items`` yields until it ends, minding credit and cancellation; then the end.
 
-        Each item is encoded before the handler is resumed, so a handler may reuse its objects. Never
-        raises but for CancelledError of a killed stream.
+        Each item is encoded before the handler is resumed, so a handler may reuse its objects.
+        Never raises but for CancelledError of a killed stream.
         """
         error: BaseException | None = None
         context, credit, encode = stream.context, stream.credit, self.runtime.encode
@@ -174,7 +186,9 @@ class Serving:
                     await asyncio.sleep(0)
                     turn = left = max(POLL_EVERY // self._running, 4)
         except asyncio.CancelledError:
-            error = Cancelled(f"{stream.open.target}: {context.reason or 'the handler was cancelled'}")
+            error = Cancelled(
+                f"{stream.open.target}: {context.reason or 'the handler was cancelled'}"
+            )
         except CallHomeError as failure:
             error = failure
         except BaseException as failure:
@@ -230,7 +244,7 @@ class Serving:
             if stream.credit_waiter is not None and stream.credit.open:
                 stream.wake_credit()
 
-    # ------------------------------------------------------------------------------------------ the request
+    # ------------------------------------------------------------------------------------------ the
 
     def _feed(self, sender: int, m: Feed) -> None:
         payloads = m.payloads
@@ -271,12 +285,13 @@ class Serving:
         stream.wake_feed()
 
     def _break_feed(self, stream: Served, error: CallHomeError) -> None:
-        """A request that is not whole must not look complete: the handler gets the error, then a kill."""
-        stream.feed_error = error
-        self.end(stream, error)
+        """A request that is not whole must not look complete: the handler gets the error, then a
+        kill.
+        """
+        stream.verdict = error
         stream.context.kill(str(error))
 
-    # ------------------------------------------------------------------------------------------- the cancels
+    # ------------------------------------------------------------------------------------------- th
 
     def _stop(self, sender: int, m: Stop) -> None:
         self._cancel(m.home, m.stream, m.reason, kill=False)
@@ -288,7 +303,11 @@ class Serving:
         stream = self.streams.get((home, number))
         if stream is None:
             tombs = self._tombstones.setdefault(home, OrderedDict())
-            tombs[number] = (time.monotonic(), kill or (number in tombs and tombs[number][1]), reason)
+            tombs[number] = (
+                time.monotonic(),
+                kill or (number in tombs and tombs[number][1]),
+                reason,
+            )
             if len(tombs) > TOMBSTONES:
                 tombs.popitem(last=False)
             self.runtime.plan_tick()
@@ -316,7 +335,9 @@ class Serving:
             stream.task.cancel()
 
     def request(self, stream: Served) -> Any:
-        """The request of a single-in stream, decoded once. Raises DecodeError and what handles raise."""
+        """The request of a single-in stream, decoded once. Raises DecodeError and what handles
+        raise.
+        """
         stream.taken = True
         return self.runtime.decode(stream.open.payload, stream.open.handles, stream.codec)
 
@@ -327,26 +348,31 @@ class Serving:
                 self.runtime.drop(each[1])
         stream.feed_queue.clear()
 
-    # ----------------------------------------------------------------------------------------------- the end
+    # ----------------------------------------------------------------------------------------------
 
     def end(self, stream: Served, error: BaseException | None = None) -> None:
-        """The handler has ended, or the stream never starts: tell the home unless it killed the stream."""
+        """The handler has ended, or the stream never starts: tell the home unless it killed the
+        stream.
+        """
         if self.streams.pop(stream.key, None) is None:
             return
+        error = stream.verdict or error
         if error is not None:
             self.counters.failed(error)
         self.drop_feed(stream)
         if not stream.taken:
             self.runtime.drop(stream.open.handles)
-        self.role.gone(stream)
-        self.collect(stream)
         told = None
         if error is not None:
             told = to_wire(error if isinstance(error, CallHomeError) else _engine_error(error))
+            stream.outcome = str(told[0])
+        self.role.gone(stream)
+        self.collect(stream)
         if stream.state.response_open:
             stream.state.feed(machine.END if error is None else machine.FAIL, LocalProtocolError)
             self._send_end(stream, End(stream.key[1], stream.seq, told, self.role.report(stream)))
-        elif isinstance(error, DeadlineExceeded):
+        elif stream.verdict is not None:
+            # The kill was ours, so the home does not know yet.
             self._send_end(stream, End(stream.key[1], stream.seq, told, self.role.report(stream)))
         stream.wake_feed()
         stream.context.when_cancelled = None
@@ -354,6 +380,14 @@ class Serving:
 
     def _send_end(self, stream: Served, message: End) -> None:
         self.runtime.port.send(stream.home, message, size=64 if message.error is None else 2048)
+
+    def shut(self, reason: str) -> None:
+        """This actor stops: every home is told so, every handler is cancelled."""
+        for stream in list(self.streams.values()):
+            self.end(stream, ConnectionLost(f"{stream.open.target}: {reason}"))
+            stream.context.kill(reason)
+            if stream.task is not None:
+                stream.task.cancel()
 
     def down(self, address: Address, reason: str) -> None:
         """A home is gone: its streams are killed, their handlers end."""
@@ -370,6 +404,7 @@ class Serving:
         for stream in list(self.streams.values()):
             deadline = stream.context.deadline
             if deadline is not None and now >= deadline and not stream.context.killed:
+                stream.verdict = DeadlineExceeded(f"{stream.open.target}: its deadline has passed")
                 stream.context.kill("its deadline has passed")
         for home in list(self._tombstones):
             tombs = self._tombstones[home]
@@ -382,5 +417,7 @@ class Serving:
 def _engine_error(error: BaseException) -> EngineError:
     text = "".join(traceback.format_exception(error))
     return EngineError(
-        str(error) or type(error).__name__, type=qualified_name(type(error)), traceback=text[-_TRACEBACK:]
+        str(error) or type(error).__name__,
+        type=qualified_name(type(error)),
+        traceback=text[-_TRACEBACK:],
     )

@@ -13,8 +13,8 @@ MAX_PATH = 107
 class Address(NamedTuple):
     """One incarnation of an actor on this node.
 
-    ``pid`` and ``started`` (clock ticks since boot, field 22 of /proc/PID/stat) tell a process apart from a
-    later one that got the same pid.
+    ``pid`` and ``started`` (clock ticks since boot, field 22 of /proc/PID/stat) tell a process
+    apart from a later one that got the same pid.
     """
 
     name: str

@@ -1,11 +1,12 @@
 """The sockets of one actor: two inboxes, an outbox for every peer, and what keeps them bounded.
 
-A port packs all messages that became ready for a peer in one loop tick into one batch and sends it with one
-call. Data and control have an inbox and an outbox each; control is always read, data may be held back.
-Bounds count messages and bytes here, not in ZeroMQ, whose own limits would block one stream for another.
+A port packs all messages that became ready for a peer in one loop tick into one batch and sends it
+with one call. Data and control have an inbox and an outbox each; control is always read, data may
+be held back. Bounds count messages and bytes here, not in ZeroMQ, whose own limits would block one
+stream for another.
 
-Ports of one process (``place="here"``) hand each other their messages without a socket, through the ``Bus``
-they share.
+Ports of one process (``place="here"``) hand each other their messages without a socket, through the
+``Bus`` they share.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from transport.wire.message import BatchReader, BatchWriter, Message
 
 log = logging.getLogger("callhome.bus")
 
-#: Batches that ZeroMQ may hold for one connection; what is beyond waits in the outbox, where it is counted.
+#: Batches that ZeroMQ may hold for one connection; what is beyond waits in the outbox, where it is
+#: counted.
 _PIPE = 64
 #: Incarnations known to be dead; nothing is sent to them.
 _DEAD_KEPT = 4096
@@ -60,7 +62,16 @@ class Bus:
 class _Outbox:
     """Messages for one lane of one peer, until the tick's end."""
 
-    __slots__ = ("address", "blocked_bytes", "control", "dirty", "messages", "outlet", "size", "waiters")
+    __slots__ = (
+        "address",
+        "blocked_bytes",
+        "control",
+        "dirty",
+        "messages",
+        "outlet",
+        "size",
+        "waiters",
+    )
 
     def __init__(self, address: Address, control: bool) -> None:
         self.address = address
@@ -105,7 +116,9 @@ class Port:
         #: Called at the start of each flush: whoever collects items per tick queues them now.
         self.before_flush: list[Callable[[], None]] = []
         self._local: deque[tuple[int, list[Message]]] = deque()
-        self.batches_in = self.messages_in = self.batches_out = self.messages_out = self.unreadable = 0
+        self.batches_in = self.messages_in = self.batches_out = self.messages_out = (
+            self.unreadable
+        ) = 0
         self._data = self._bind("d")
         try:
             self._control = self._bind("c")
@@ -117,7 +130,9 @@ class Port:
     def _bind(self, lane: str) -> Inbox:
         path = inbox_path(self.run, self.address, lane)
         if os.path.exists(path):
-            raise LocalProtocolError(f"another actor is bound at {path}; incarnations must be unique")
+            raise LocalProtocolError(
+                f"another actor is bound at {path}; incarnations must be unique"
+            )
         try:
             return Inbox(
                 self._bus.context, path, self._data_batch if lane == "d" else self._control_batch,
@@ -126,7 +141,7 @@ class Port:
         except zmq.ZMQError as error:
             raise LocalProtocolError(f"inbox {path} cannot be bound: {error}") from error
 
-    # ------------------------------------------------------------------------------------------ receiving
+    # ------------------------------------------------------------------------------------------ rec
 
     def _data_batch(self, batch: bytes) -> None:
         self._batch(batch, self._readers[0])
@@ -157,7 +172,9 @@ class Port:
                 log.exception("%s failed on a %s", self.address, type(each).__name__)
 
     def poll_control(self) -> None:
-        """Read waiting control messages now, without blocking: for code that keeps the loop busy."""
+        """Read waiting control messages now, without blocking: for code that keeps the loop
+        busy.
+        """
         self._control.read(BURST)
 
     def poll_data(self) -> int:
@@ -169,13 +186,13 @@ class Port:
         """Stop reading the data inbox, or go on; control is read all the same."""
         self._data.hold(held)
 
-    # -------------------------------------------------------------------------------------------- sending
+    # -------------------------------------------------------------------------------------------- s
 
     def send(self, to: Address, message: Message, control: bool = False, size: int = 64) -> None:
         """Queue a message for this tick's batch; ``size`` is its payload in bytes.
 
-        Raises OutboxFull when the peer does not read. A message to an incarnation known to be dead is
-        dropped: whoever holds something with it learns of the death from its own watch.
+        Raises OutboxFull when the peer does not read. A message to an incarnation known to be dead
+        is dropped: whoever holds something with it learns of the death from its own watch.
         """
         box = self._boxes.get((to.incarnation, control))
         if box is None:
@@ -276,7 +293,7 @@ class Port:
             box.waiters.append(waiter)
             await waiter
 
-    # ---------------------------------------------------------------------------------- within the process
+    # ---------------------------------------------------------------------------------- within the
 
     def _hand_local(self, to: Address, messages: list[Message]) -> None:
         port = self._bus.ports.get(to.incarnation)
@@ -292,7 +309,7 @@ class Port:
             self._hand_over(sender, messages)
         self._flush_now()
 
-    # --------------------------------------------------------------------------------------------- the end
+    # ---------------------------------------------------------------------------------------------
 
     def forget(self, incarnation: int) -> None:
         """A peer is dead: close its outboxes and send it nothing more."""

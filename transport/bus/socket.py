@@ -1,8 +1,8 @@
 """One ZeroMQ socket on the running asyncio loop, driven by its descriptor and always drained.
 
-A ZeroMQ descriptor signals edges, not levels: after an edge everything must be read (or written) until the
-socket says "again", or the next edge never comes. Both classes here keep that rule, so nobody above has to
-know it. Used by a port only, on its loop only.
+A ZeroMQ descriptor signals edges, not levels: after an edge everything must be read (or written)
+until the socket says "again", or the next edge never comes. Both classes here keep that rule, so
+nobody above has to know it. Used by a port only, on its loop only.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ class Outlet:
             self._drained()
 
     def close(self, linger: float) -> None:
-        """Close; what ZeroMQ holds is still sent for ``linger`` seconds, what waits here is dropped."""
+        """Close; what ZeroMQ holds is still sent for ``linger`` seconds, what waits here is
+        dropped.
+        """
         if not self._closed:
             self._closed = True
             self._watch(False)

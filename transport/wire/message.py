@@ -1,7 +1,7 @@
 """Tagged NamedTuples <-> batches of MessagePack objects.
 
-A message is a NamedTuple registered under a small integer tag. On the bus it is the array
-``[tag, field, field, …]``; a batch is the sender's incarnation followed by such arrays, back to back. What
+A message is a NamedTuple registered under a small integer tag. On the bus it is the array ``[tag,
+field, field, …]``; a batch is the sender's incarnation followed by such arrays, back to back. What
 comes from another process is checked here for tag, number of fields and type of each field, so that
 nothing behind this border meets a surprise. A field added later has a default and may be missing.
 """
@@ -29,7 +29,9 @@ _NIL = b"\xc0"
 
 
 def message(tag: int) -> Callable[[_T], _T]:
-    """Register a NamedTuple class under ``tag``; raises LocalProtocolError when the tag is taken."""
+    """Register a NamedTuple class under ``tag``; raises LocalProtocolError when the tag is
+    taken.
+    """
 
     def register(cls: _T) -> _T:
         if tag in _builders:
@@ -53,7 +55,9 @@ def _builder(cls: Any) -> Callable[[list[Any]], Message]:
     names: tuple[str, ...] = cls._fields
     allowed = tuple(_plain_types(hints[name]) for name in names)
     nested = tuple(
-        (index, inner) for index, name in enumerate(names) if (inner := _inner(hints[name])) is not None
+        (index, inner)
+        for index, name in enumerate(names)
+        if (inner := _inner(hints[name])) is not None
     )
     least = len(names) - len(cls._field_defaults)
     most = len(names)
@@ -70,7 +74,9 @@ def _builder(cls: Any) -> Callable[[list[Any]], Message]:
             values.extend(defaults[size - most :])
         for value, kinds in zip(values, allowed, strict=True):
             if type(value) not in kinds:
-                field = names[[type(v) in k for v, k in zip(values, allowed, strict=True)].index(False)]
+                field = names[
+                    [type(v) in k for v, k in zip(values, allowed, strict=True)].index(False)
+                ]
                 raise RemoteProtocolError(
                     f"field {field!r} of message {cls.__name__} is of type {type(value).__name__}"
                 )
@@ -122,7 +128,9 @@ def _inner(hint: Any) -> Callable[[Any], Any] | None:
 
 def _as_list(value: Any) -> list[Any]:
     if type(value) is not list:
-        raise RemoteProtocolError(f"a record was expected, not a value of type {type(value).__name__}")
+        raise RemoteProtocolError(
+            f"a record was expected, not a value of type {type(value).__name__}"
+        )
     return value
 
 
@@ -134,7 +142,9 @@ class BatchWriter:
         self._sender = sender
 
     def pack(self, messages: Sequence[Message]) -> bytes:
-        """One batch; raises LocalProtocolError when a message is not registered or a field is foreign."""
+        """One batch; raises LocalProtocolError when a message is not registered or a field is
+        foreign.
+        """
         packer = self._packer
         try:
             packer.pack(self._sender)
@@ -162,11 +172,14 @@ class BatchReader:
         )
 
     def unpack(self, batch: bytes) -> tuple[int, list[Message]]:
-        """The sender's incarnation and the messages; raises RemoteProtocolError and forgets the rest."""
+        """The sender's incarnation and the messages; raises RemoteProtocolError and forgets the
+        rest.
+        """
         unpacker = self._unpacker
         try:
             unpacker.feed(batch)
-            # msgpack waits for more when bytes are cut off; a nil behind the batch tells a cut from an end.
+            # msgpack waits for more when bytes are cut off; a nil behind the batch tells a cut from
+            # an end.
             unpacker.feed(_NIL)
             objects = list(unpacker)
             if not objects or objects.pop() is not None:
@@ -180,7 +193,9 @@ class BatchReader:
             raise
         except Exception as error:  # msgpack raises many classes; all mean foreign bytes
             self._unpacker = self._fresh()
-            raise RemoteProtocolError(f"a batch cannot be read: {error or type(error).__name__}") from error
+            raise RemoteProtocolError(
+                f"a batch cannot be read: {error or type(error).__name__}"
+            ) from error
 
     @staticmethod
     def _build(values: Any) -> Message:

@@ -1,8 +1,9 @@
-"""The life of one stream, in tables: two half-states, a cancel state, and the credit of each direction.
+"""The life of one stream, in tables: two half-states, a cancel state, and the credit of each
+direction.
 
-The same machine runs at both ends and on every road; it does not know which side it is on. All transitions
-stand in this file. An input that a table does not name is an error and changes nothing. Joint transitions
-(``_JOINT``) are applied until nothing changes: a broken stream has no open half.
+The same machine runs at both ends and on every road; it does not know which side it is on. All
+transitions stand in this file. An input that a table does not name is an error and changes nothing.
+Joint transitions (``_JOINT``) are applied until nothing changes: a broken stream has no open half.
 """
 
 from __future__ import annotations
@@ -145,10 +146,14 @@ class StreamState:
         self.state: State = (OPEN if many else ENDED, WAITING, NONE)
 
     def feed(self, signal: int, error: type[ProtocolError]) -> bool:
-        """Apply an input; True when the state changed. An illegal one raises ``error``, changing nothing."""
+        """Apply an input; True when the state changed. An illegal one raises ``error``, changing
+        nothing.
+        """
         after = TABLE[self.state][signal]
         if after is None:
-            raise error(f"{INPUT_NAMES[signal]} has no place in a stream with {describe(self.state)}")
+            raise error(
+                f"{INPUT_NAMES[signal]} has no place in a stream with {describe(self.state)}"
+            )
         changed = after != self.state
         self.state = after
         return changed

@@ -1,0 +1,73 @@
+"""callhome: actors that stream. Public names, resolved when they are first used.
+
+A child process pins itself before anything heavy is imported, so importing this package imports nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from actors.client import Client as Client
+    from actors.cluster.launcher import Cluster as Cluster
+    from actors.cluster.launcher import connect as connect
+    from actors.cluster.spec import ActorSpec as ActorSpec
+    from actors.cluster.spec import EngineSpec as EngineSpec
+    from actors.cluster.spec import NodeSpec as NodeSpec
+    from actors.cluster.spec import RouterSpec as RouterSpec
+    from actors.config import Settings as Settings
+    from actors.engine.api import BidirectionalEngine as BidirectionalEngine
+    from actors.engine.api import Engine as Engine
+    from actors.engine.api import EngineContext as Context
+    from actors.engine.api import RequestStream as RequestStream
+    from actors.engine.api import bidirectional as bidirectional
+    from actors.errors import CallHomeError as CallHomeError
+    from actors.kernel.actor import Actor as Actor
+    from actors.kernel.actor import handles as handles
+    from actors.kernel.ref import Ref as Ref
+    from actors.kernel.responses import DuplexStream as DuplexStream
+    from actors.kernel.responses import ResponseStream as ResponseStream
+    from transport.shm.frames import Frame as Frame
+    from transport.wire.codec import Annotated as Annotated
+
+_HOMES = {
+    "Actor": "actors.kernel.actor",
+    "ActorSpec": "actors.cluster.spec",
+    "Annotated": "transport.wire.codec",
+    "BidirectionalEngine": "actors.engine.api",
+    "CallHomeError": "actors.errors",
+    "Client": "actors.client",
+    "Cluster": "actors.cluster.launcher",
+    "Context": "actors.engine.api:EngineContext",
+    "DuplexStream": "actors.kernel.responses",
+    "Engine": "actors.engine.api",
+    "EngineSpec": "actors.cluster.spec",
+    "Frame": "transport.shm.frames",
+    "NodeSpec": "actors.cluster.spec",
+    "Ref": "actors.kernel.ref",
+    "RequestStream": "actors.engine.api",
+    "ResponseStream": "actors.kernel.responses",
+    "RouterSpec": "actors.cluster.spec",
+    "Settings": "actors.config",
+    "bidirectional": "actors.engine.api",
+    "connect": "actors.cluster.launcher",
+    "handles": "actors.kernel.actor",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'actors' has no attribute {name!r}")
+    module, _, attribute = home.partition(":")
+    found = getattr(importlib.import_module(module), attribute or name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,95 @@
+"""Client: a program's way into a node of this machine, for scripts, servers and the command
+line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from types import TracebackType
+from typing import Any, Self
+
+from actors.config import Settings
+from actors.discovery.lookup import NodeLookup
+from actors.discovery.registry import RegistryDiscovery
+from actors.errors import ActorDead
+from actors.kernel.calls import Caller
+from actors.kernel.ref import Ref
+from actors.kernel.runtime import Runtime
+from actors.messages import Record
+from transport.bus.address import Address
+from transport.bus.port import Bus
+from transport.errors import LocalProtocolError
+
+
+class Client(Caller):
+    """Calls endpoints of a node: ``async with cluster.client() as client``.
+
+    ``run`` is the node's folder (``Cluster.client`` and ``connect`` fill it in). Everything that
+    was opened through the client is killed when its block is left. Belongs to the event loop that
+    entered it.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        settings: Settings | None = None,
+        name: str | None = None,
+        bus: Bus | None = None,
+    ) -> None:
+        self._run = run
+        self._settings = settings
+        self._name = name or f"client-{os.getpid():x}-{secrets.token_hex(2)}"
+        self._bus = bus
+        self._entered = False
+
+    async def __aenter__(self) -> Self:
+        """Bind the inboxes and learn who is where. Raises ActorDead when the node does not
+        answer.
+        """
+        if self._entered:
+            raise LocalProtocolError("this client was entered before; make another one")
+        self._entered = True
+        node = read_node(self._run)
+        runtime = Runtime(run=self._run, name=self._name, settings=self._settings, bus=self._bus)
+        try:
+            self._discovery = RegistryDiscovery(runtime, node)
+            self._lookup = NodeLookup(self._discovery)
+            await self._lookup.start()
+        except BaseException:
+            runtime.close()
+            raise
+        super().__init__(runtime, self._lookup.router)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._discovery.stop()
+        self.runtime.close("its client was closed")
+
+    def ref(self, name: str) -> Ref:
+        """An actor of the node by name, for tell, ask and stream; it need not be alive yet."""
+        return Ref(name, self.runtime, self._lookup)
+
+    def records(self) -> list[Record]:
+        """What can be found on the node: engines, routers and actors that serve now."""
+        return self._discovery.records
+
+
+def read_node(run: str) -> Address:
+    """Address of the node that runs in this folder. Raises ActorDead when there is none."""
+    try:
+        with open(os.path.join(run, "node.json"), encoding="utf-8") as file:
+            info: dict[str, Any] = json.load(file)
+        name, incarnation, pid, started = info["address"]
+        return Address(str(name), int(incarnation), int(pid), int(started))
+    except FileNotFoundError:
+        raise ActorDead(f"no node runs in {run}; start one with callhome up") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ActorDead(f"{run}/node.json cannot be read: {error}") from error

@@ -1,0 +1,188 @@
+"""Runs one actor in this process: loads its class, gives it its place, serves until it is told to
+stop.
+
+``actors.kernel.child`` calls ``run_actor`` after it has pinned the process; nothing else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from actors.config import Settings
+from actors.discovery.lookup import NodeLookup
+from actors.discovery.registry import RegistryDiscovery
+from actors.engine.actor import EngineActor
+from actors.errors import SpecError
+from actors.kernel.actor import Actor
+from actors.kernel.runtime import Runtime
+from actors.router.actor import RouterActor
+from transport.bus.address import Address
+from transport.bus.port import Bus
+from transport.errors import CallHomeError
+
+Ready = Callable[[Address, dict[str, Any]], None]
+Progress = Callable[[str], None]
+
+
+class StageError(Exception):
+    """An actor did not come up, or ended with an error; ``stage`` is import, constructor, bind,
+    on_start or exit.
+    """
+
+    def __init__(self, stage: str, cause: BaseException) -> None:
+        super().__init__(f"{stage}: {cause}")
+        self.stage = stage
+        self.cause = cause
+
+
+@contextlib.contextmanager
+def _stage(name: str) -> Any:
+    try:
+        yield
+    except StageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise StageError(name, error) from error
+
+
+def load_target(target: str) -> Any:
+    """The class or function of ``module:attr`` or ``/path/file.py:attr``. Raises SpecError, or
+    what importing it raises.
+    """
+    where, _, attribute = target.rpartition(":")
+    if where.endswith(".py"):
+        module = _load_file(where)
+    else:
+        module = importlib.import_module(where)
+    found: Any = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise SpecError(
+                f"{where} has no {attribute!r}; a spec names module:attribute"
+            ) from None
+    return found
+
+
+def _load_file(path: str) -> Any:
+    """A script as a module: its ``if __name__ == "__main__"`` does not run."""
+    name = "callhome_script_" + os.path.basename(path)[:-3]
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SpecError(f"{path} cannot be loaded as a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def make_actor(spec: dict[str, Any]) -> Actor:
+    """The actor object of a child spec. Raises StageError naming the stage that failed."""
+    role = spec["role"]
+    if role == "router":
+        with _stage("constructor"):
+            return RouterActor(policy=spec.get("policy", "least_loaded"))
+    with _stage("import"):
+        target = load_target(spec["class"])
+    with _stage("constructor"):
+        if role == "engine":
+            return EngineActor(
+                target,
+                spec["args"],
+                spec["endpoint"],
+                spec["capacity"],
+                spec["queue"],
+                spec.get("adapter"),
+            )
+        if not (isinstance(target, type) and issubclass(target, Actor)):
+            raise SpecError(
+                f"actor {spec['name']!r}: {spec['class']} is no class derived from Actor"
+            )
+        actor: Actor = target(**spec["args"])
+        return actor
+
+
+@contextlib.asynccontextmanager
+async def running(
+    spec: dict[str, Any], actor: Actor, bus: Bus | None = None
+) -> AsyncIterator[tuple[Actor, Runtime]]:
+    """The actor with its runtime and task group, started; leaving the block stops it in order."""
+    with _stage("bind"):
+        runtime = Runtime(
+            run=spec["run"], name=spec["name"], settings=Settings.from_dict(spec["settings"]),
+            incarnation=spec.get("incarnation"), bus=bus,
+        )  # fmt: skip
+    discovery = lookup = None
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            if spec.get("supervisor") is not None:
+                with _stage("on_start"):
+                    discovery = RegistryDiscovery(runtime, Address(*spec["supervisor"]))
+                    lookup = NodeLookup(discovery)
+                    await lookup.start()
+            if isinstance(actor, RouterActor):
+                actor.discovery = discovery
+            actor.attach(runtime, tasks, lookup)
+            try:
+                with _stage("on_start"):
+                    await actor.on_start()
+                yield actor, runtime
+            finally:
+                actor.shut()
+                try:
+                    await actor.on_stop()
+                except Exception as error:
+                    runtime.complain(f"on_stop of {actor.name}", error)
+                runtime.port.flush()
+    except BaseExceptionGroup as group:
+        raise _only(group) from None
+    finally:
+        if discovery is not None:
+            discovery.stop()
+        runtime.close(f"{spec['name']} stops")
+
+
+def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one failure that a task group wraps, or the group when there are several."""
+    failures = list(group.exceptions)
+    if len(failures) > 1:
+        return group
+    first = failures[0]
+    return _only(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> None:
+    """Run the actor of a child spec until SIGTERM. Raises StageError when it does not come up or
+    fails later.
+    """
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+    actor = make_actor(spec)
+    actor.progress = progress
+    try:
+        async with running(spec, actor) as (_, runtime):
+            facts = getattr(actor, "facts", dict)()
+            ready(runtime.address, facts)
+            await stopping.wait()
+    except (StageError, asyncio.CancelledError):
+        raise
+    except CallHomeError as error:
+        raise StageError("exit", error) from error
+    except Exception as error:
+        raise StageError("exit", error) from error

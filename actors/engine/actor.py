@@ -1,0 +1,208 @@
+"""EngineActor: runs the user's engine, admits by capacity, and tells each router what it
+carries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Any
+
+from actors.engine.adapt import Adapted, Handler
+from actors.engine.api import EngineContext
+from actors.errors import Overloaded, Unsupported
+from actors.kernel.actor import Actor
+from actors.kernel.served import Served
+from actors.messages import Open, Report, Subscribe
+from transport.bus.address import Address
+from transport.payload import PayloadAdapter, load_adapter
+
+#: Reports go out at most this often, in seconds; the End of each stream carries one anyway.
+_REPORT_EVERY = 0.005
+#: Settled streams named in one report.
+_NAMED = 4096
+
+
+class _Account:
+    """What this engine has to tell one router."""
+
+    __slots__ = ("address", "dirty", "ended", "opened", "seq", "settled")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.seq = 0
+        self.opened = 0
+        self.settled = 0
+        self.ended: list[list[Any]] = []
+        self.dirty = False
+
+
+class EngineActor(Actor):
+    """The actor around one engine; started by the node for each EngineSpec."""
+
+    def __init__(
+        self,
+        target: Any,
+        args: dict[str, Any],
+        endpoint: str,
+        capacity: int,
+        queue: int,
+        adapter: str | None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.capacity = capacity
+        self.queue = queue
+        self.handler = Handler(target, args)
+        self._adapter: PayloadAdapter | None = load_adapter(adapter) if adapter else None
+        self._waiting: OrderedDict[tuple[int, int], Served] = OrderedDict()
+        self._in_flight = 0
+        self._accounts: dict[int, _Account] = {}
+        self._report_planned: asyncio.TimerHandle | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """What the node publishes about this engine."""
+        return {"many": self.handler.many, "capacity": self.capacity, "codec": self.settings.codec}
+
+    async def on_start(self) -> None:
+        self.adapted = Adapted(self.handler, self.runtime, self._adapter)
+        self.runtime.on(Subscribe, self._subscribed)
+        self.runtime.when_down.append(self._router_down)
+        await self.handler.start()
+
+    async def on_stop(self) -> None:
+        if self._report_planned is not None:
+            self._report_planned.cancel()
+        await self.handler.stop()
+
+    def role(self) -> EngineActor:
+        return self
+
+    def carries(self) -> dict[str, Any]:
+        return {
+            "in_flight": self._in_flight,
+            "queued": len(self._waiting),
+            "capacity": self.capacity,
+        }
+
+    # ------------------------------------------------------------------------------- what Serving a
+
+    def make_context(self, message: Open, deadline: float | None) -> EngineContext:
+        return EngineContext(
+            message.request_id, message.metadata, deadline, self.runtime, self._lookup
+        )
+
+    def begin(self, stream: Served) -> None:
+        """Start the stream, queue it, or refuse it: capacity and wait queue are the engine's
+        alone.
+        """
+        account = self._account(stream.router)
+        if account is not None:
+            account.opened += 1
+        message = stream.open
+        if message.target != self.endpoint and stream.router is not None:
+            self._refuse(
+                stream, Unsupported(f"{self.name} serves {self.endpoint}, not {message.target}")
+            )
+        elif message.target != self.endpoint:
+            self.begin_stream(stream)  # an ask or a stream of somebody's Ref
+        elif message.many != self.handler.many:
+            wanted, verb = ("a stream of requests", "open()") if self.handler.many else (
+                "one request", "call() or stream()")  # fmt: skip
+            self._refuse(stream, Unsupported(f"{self.endpoint} takes {wanted}: use {verb}"))
+        elif self._in_flight < self.capacity:
+            self._start(stream)
+        elif len(self._waiting) < self.queue:
+            self._waiting[stream.key] = stream
+            self._changed()
+        else:
+            text = (
+                f"{self.endpoint}: all {self.capacity} places and {self.queue} queue places of "
+                f"{self.name} are taken; try again later, or raise capacity, queue or replicas"
+            )
+            self.counters.refused += 1
+            self._refuse(stream, Overloaded(text))
+
+    def _refuse(self, stream: Served, error: Exception) -> None:
+        self._serving.end(stream, error)
+
+    def _start(self, stream: Served) -> None:
+        self._in_flight += 1
+        stream.task = self.tasks.create_task(self._run(stream))
+        self._changed()
+
+    async def _run(self, stream: Served) -> None:
+        try:
+            items = self.adapted.items(stream, self._serving.request)
+        except Exception as error:
+            self._serving.end(stream, error)
+            return
+        await self._serving.pump(stream, items)
+
+    def gone(self, stream: Served) -> None:
+        """A stream has left: its place is free before its End is sent."""
+        if stream.open.target != self.endpoint and stream.router is None:
+            return
+        account = (
+            self._accounts.get(stream.router.incarnation) if stream.router is not None else None
+        )
+        if account is not None:
+            account.settled += 1
+            account.ended.append([*stream.key, stream.outcome])
+            if len(account.ended) > _NAMED:
+                self._report_to(account)
+        if self._waiting.pop(stream.key, None) is None and stream.task is not None:
+            self._in_flight -= 1
+            while self._waiting and self._in_flight < self.capacity:
+                _, waiting = self._waiting.popitem(last=False)
+                self._start(waiting)
+        self._changed()
+
+    def report(self, stream: Served) -> Report | None:
+        """The report for the stream's router; the client hands it on with its next Open."""
+        account = (
+            self._accounts.get(stream.router.incarnation) if stream.router is not None else None
+        )
+        return self._report(account, []) if account is not None else None
+
+    # ------------------------------------------------------------------------------------------- oc
+
+    def _account(self, router: Address | None) -> _Account | None:
+        if router is None:
+            return None
+        account = self._accounts.get(router.incarnation)
+        if account is None:
+            if not self.runtime.peers.watch(router):
+                return None
+            account = self._accounts[router.incarnation] = _Account(router)
+        return account
+
+    def _report(self, account: _Account, ended: list[list[Any]]) -> Report:
+        account.seq += 1
+        return Report(
+            self.address.incarnation, account.seq, self._in_flight, len(self._waiting), self.capacity,
+            account.opened, account.settled, ended,
+        )  # fmt: skip
+
+    def _changed(self) -> None:
+        if self._report_planned is None and self._accounts:
+            self._report_planned = asyncio.get_running_loop().call_later(
+                _REPORT_EVERY, self._send_reports
+            )
+
+    def _send_reports(self) -> None:
+        self._report_planned = None
+        for account in self._accounts.values():
+            self._report_to(account)
+
+    def _report_to(self, account: _Account) -> None:
+        ended, account.ended = account.ended, []
+        self.runtime.port.send(account.address, self._report(account, ended), control=True)
+
+    def _subscribed(self, sender: int, m: Subscribe) -> None:
+        """A router wants to know what this engine carries, whoever sends it streams."""
+        account = self._account(m.address)
+        if account is not None:
+            self._report_to(account)
+
+    def _router_down(self, address: Address, reason: str) -> None:
+        self._accounts.pop(address.incarnation, None)

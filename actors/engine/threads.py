@@ -1,0 +1,187 @@
+"""Generators that are not async run here: in daemon threads, one for each place of an engine's
+capacity.
+
+The default executor would not do: it has six threads on two cores, and a call that nobody can
+cancel blocks the end of the process. A thread that does not return keeps its place, as it keeps its
+engine busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from transport.context import Context
+from transport.payload import Encoded
+from transport.wire.codec import pack_plain
+
+#: Items that a generator may be ahead of the loop; the stream's credit bounds it too.
+_AHEAD = 64
+#: How often a thread that waits for room looks whether it was killed, in seconds.
+_LOOK = 0.5
+
+
+class Threads:
+    """The threads of one engine, started when first needed; at most one per running stream."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._idle: list[queue.SimpleQueue[SyncItems]] = []
+        self._started = 0
+
+    def run(self, items: SyncItems) -> None:
+        """Give the generator a thread of its own until it has ended."""
+        if self._idle:
+            self._idle.pop().put(items)
+            return
+        lane: queue.SimpleQueue[SyncItems] = queue.SimpleQueue()
+        lane.put(items)
+        self._started += 1
+        threading.Thread(
+            target=self._serve, args=(lane,), name=f"{self._name} sync {self._started}", daemon=True
+        ).start()
+
+    def _serve(self, lane: queue.SimpleQueue[SyncItems]) -> None:
+        while True:
+            items = lane.get()
+            items.work(lambda: self._idle.append(lane))
+            del items
+
+
+class SyncItems:
+    """A generator's items as an async iterator; they are encoded in its thread, before it is
+    resumed.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Iterator[Any]],
+        context: Context,
+        threads: Threads,
+        encode: Callable[[Any], Encoded],
+        codec: str,
+    ) -> None:
+        self._make = make
+        self._context = context
+        self._threads = threads
+        self._encode = encode
+        self._plain = codec == "msgpack"
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Condition()
+        self._ready: deque[Encoded] = deque()
+        self._started = self._ended = self._closed = False
+        self._error: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._woken = False
+
+    # ----------------------------------------------------------------------------------------- in t
+
+    def __aiter__(self) -> SyncItems:
+        return self
+
+    async def __anext__(self) -> Encoded:
+        if not self._started:
+            self._started = True
+            self._threads.run(self)
+        while True:
+            with self._lock:
+                if self._ready:
+                    if len(self._ready) == _AHEAD:
+                        self._lock.notify()
+                    return self._ready.popleft()
+                if self._ended:
+                    if self._error is not None:
+                        raise self._error
+                    raise StopAsyncIteration
+                self._waiter = self._loop.create_future()
+                self._woken = False
+            await self._waiter
+
+    async def aclose(self) -> None:
+        """Close the generator between two items and wait until its thread has left it."""
+        self._closed = True
+        with self._lock:
+            self._lock.notify()
+        while self._started and not self._ended:
+            with self._lock:
+                if self._ended:
+                    return
+                self._waiter = self._loop.create_future()
+                self._woken = False
+            try:
+                await self._waiter
+            except asyncio.CancelledError:
+                # The place stays taken until the thread returns; a second cancel changes nothing
+                # about that.
+                continue
+
+    def _wake_in_loop(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _wake(self) -> None:
+        """Called with the lock held, in the thread."""
+        if not self._woken and self._waiter is not None:
+            self._woken = True
+            self._loop.call_soon_threadsafe(self._wake_in_loop)
+
+    # --------------------------------------------------------------------------------------- in the
+
+    def work(self, done: Callable[[], None]) -> None:
+        """Run the generator to its end, in the calling thread; ``done`` is called in the loop's
+        order.
+        """
+        error: BaseException | None = None
+        try:
+            items = self._make()
+            try:
+                for item in items:
+                    if self._closed or self._context.killed:
+                        break
+                    if not self._hand_over(self._packed(item)):
+                        break
+            finally:
+                close = getattr(items, "close", None)
+                if close is not None:
+                    close()
+        except BaseException as failure:
+            error = failure
+        done()
+        with self._lock:
+            self._error = error
+            self._ended = True
+            if not self._loop.is_closed():
+                self._wake()
+
+    def _packed(self, item: Any) -> Encoded:
+        data = pack_plain(item) if self._plain else None
+        if data is not None and len(data) < 32_768:
+            return Encoded(data, [], len(data))
+        # Arrays and large buffers go through the loop: the arena and its leases belong to it.
+        answer: queue.SimpleQueue[Encoded | BaseException] = queue.SimpleQueue()
+
+        def encode() -> None:
+            try:
+                answer.put(self._encode(item))
+            except BaseException as failure:
+                answer.put(failure)
+
+        self._loop.call_soon_threadsafe(encode)
+        found = answer.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _hand_over(self, encoded: Encoded) -> bool:
+        with self._lock:
+            while len(self._ready) >= _AHEAD:
+                if self._closed or self._context.killed:
+                    return False
+                self._lock.wait(_LOOK)
+            self._ready.append(encoded)
+            self._wake()
+        return True

@@ -1,0 +1,1 @@
+"""Routers: choose a worker, book a permit, dispatch through the seam; payloads stay closed."""

@@ -1,0 +1,130 @@
+"""What each worker carries, as one router knows it; and permits that are given back exactly once.
+
+Pure: reports and bookings in, loads out. An engine's reports are cumulative, so a lost or reordered
+one does no harm: ``load = in_flight + queued + (sent - opened)``, where ``sent`` is what this
+router has sent and ``opened`` what the engine has seen of it. Permits held are ``sent - settled``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from actors.messages import Report
+from transport.bus.address import Address
+
+Key = tuple[int, int]
+
+
+class Carried:
+    """One worker incarnation: its report and this router's bookings."""
+
+    __slots__ = (
+        "address",
+        "capacity",
+        "endpoint",
+        "in_flight",
+        "opened",
+        "queued",
+        "sent",
+        "seq",
+        "settled",
+    )
+
+    def __init__(self, address: Address, endpoint: str, capacity: int) -> None:
+        self.address = address
+        self.endpoint = endpoint
+        self.capacity = capacity
+        self.sent = 0
+        self.seq = 0
+        self.in_flight = 0
+        self.queued = 0
+        self.opened = 0
+        self.settled = 0
+
+    @property
+    def instance(self) -> int:
+        return self.address.incarnation
+
+    @property
+    def load(self) -> int:
+        return self.in_flight + self.queued + self.sent - self.opened
+
+    @property
+    def permits(self) -> int:
+        """Streams that this router has sent and that have not settled."""
+        return self.sent - self.settled
+
+
+class Occupancy:
+    """All workers that one router knows, and the streams it has sent to them."""
+
+    def __init__(self) -> None:
+        self.workers: dict[int, Carried] = {}
+        self._booked: dict[Key, Carried] = {}
+        self._by_worker: dict[int, dict[Key, Address]] = {}
+
+    def add(self, address: Address, endpoint: str, capacity: int) -> Carried:
+        """A worker that can serve; known already: its permits stay."""
+        worker = self.workers.get(address.incarnation)
+        if worker is None:
+            worker = self.workers[address.incarnation] = Carried(address, endpoint, capacity)
+            self._by_worker[address.incarnation] = {}
+        return worker
+
+    def book(self, worker: Carried, home: Address, stream: int) -> None:
+        """A permit for one stream, taken in one step with the choice."""
+        key = (home.incarnation, stream)
+        worker.sent += 1
+        self._booked[key] = worker
+        self._by_worker[worker.instance][key] = home
+
+    def unbook(self, home: Address, stream: int) -> None:
+        """The stream never left this router: as if it had not been booked."""
+        worker = self._settle((home.incarnation, stream))
+        if worker is not None:
+            worker.sent -= 1
+
+    def find(self, home: int, stream: int) -> Carried | None:
+        """The worker that has the stream, while it has not settled."""
+        return self._booked.get((home, stream))
+
+    def report(self, report: Report) -> list[tuple[Key, str]]:
+        """Take in a report; the streams that it names as settled, with their error codes.
+
+        Counts of an older report than the newest are ignored; the streams it names have settled all
+        the same.
+        """
+        worker = self.workers.get(report.incarnation)
+        if worker is None:
+            return []
+        if report.seq > worker.seq:
+            worker.seq = report.seq
+            worker.in_flight = report.in_flight
+            worker.queued = report.queued
+            worker.capacity = report.capacity
+            worker.opened = report.opened
+            worker.settled = report.settled
+        named = [((int(home), int(stream)), str(code)) for home, stream, code in report.ended]
+        return [(key, code) for key, code in named if self._settle(key) is not None]
+
+    def _settle(self, key: Key) -> Carried | None:
+        worker = self._booked.pop(key, None)
+        if worker is not None:
+            self._by_worker[worker.instance].pop(key, None)
+        return worker
+
+    def remove(self, instance: int) -> list[tuple[Address, int]]:
+        """A worker died: its permits are gone; homes and numbers of the streams it had."""
+        self.workers.pop(instance, None)
+        lost = self._by_worker.pop(instance, {})
+        for key in lost:
+            self._booked.pop(key, None)
+        return [(home, stream) for (_, stream), home in lost.items()]
+
+    def permits(self) -> int:
+        """Permits that are out now."""
+        return sum(worker.permits for worker in self.workers.values())
+
+    def serving(self, endpoint: str) -> Iterable[Carried]:
+        """The workers known for an endpoint."""
+        return (worker for worker in self.workers.values() if worker.endpoint == endpoint)
