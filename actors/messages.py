@@ -294,3 +294,18 @@ class Removed(NamedTuple):
 
     record: Record
     reason: str
+
+
+@message(37)
+class Publish(NamedTuple):
+    """To the node: an actor in the sender's own process (``place="here"``) can serve now."""
+
+    record: Record
+
+
+@message(38)
+class Withdraw(NamedTuple):
+    """To the node: what the sender's process had published gets no new streams from now on."""
+
+    instance: int
+    reason: str

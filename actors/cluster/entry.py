@@ -26,7 +26,6 @@ from actors.kernel.runtime import Runtime
 from actors.router.actor import RouterActor
 from transport.bus.address import Address
 from transport.bus.port import Bus
-from transport.errors import CallHomeError
 
 Ready = Callable[[Address, dict[str, Any]], None]
 Progress = Callable[[str], None]
@@ -171,18 +170,31 @@ async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> N
     fails later.
     """
     loop = asyncio.get_running_loop()
+    starting = asyncio.current_task()
+    assert starting is not None
     stopping = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, stopping.set)
+
+    def terminate() -> None:
+        """SIGTERM: end the wait for the end, or the start that has not come so far."""
+        stopping.set()
+        if not serves:
+            starting.cancel()
+
+    serves = False
+    loop.add_signal_handler(signal.SIGTERM, terminate)
     actor = make_actor(spec)
-    actor.progress = progress
+    if hasattr(actor, "progress"):
+        actor.progress = progress
     try:
         async with running(spec, actor) as (_, runtime):
-            facts = getattr(actor, "facts", dict)()
+            facts: dict[str, Any] = getattr(actor, "facts", dict)()
+            serves = True
             ready(runtime.address, facts)
             await stopping.wait()
-    except (StageError, asyncio.CancelledError):
+    except asyncio.CancelledError:
+        if not stopping.is_set():
+            raise
+    except StageError:
         raise
-    except CallHomeError as error:
-        raise StageError("exit", error) from error
     except Exception as error:
         raise StageError("exit", error) from error

@@ -282,10 +282,15 @@ class Child:
             details["code"] = inner.code
         return SpawnError(
             f"{self.title} (pid {self.pid}) did not start: {what}: "
-            f"{event['type']}: {event['message']}; {_NEXT_STEP.get(stage, _NEXT_STEP['exit'])}",
+            f"{event['type']}: {event['message']}; {self._next_step(stage)}",
             actor=self.name,
             **details,
         )
+
+    def _next_step(self, stage: str) -> str:
+        step = _NEXT_STEP.get(stage, _NEXT_STEP["exit"])
+        args = self._launch.spec.get("args")
+        return f"{step} ({', '.join(args)})" if stage == "constructor" and args else step
 
     def _time_out(self, limit: float) -> None:
         doing = f" (last heard: {self._last_progress})" if self._last_progress else ""
