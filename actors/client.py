@@ -70,8 +70,14 @@ class Client(Caller):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._discovery.stop()
-        self.runtime.close("its client was closed")
+        self.close()
+
+    def close(self) -> None:
+        """What leaving the block does; harmless before it was entered and after it was left."""
+        runtime: Runtime | None = getattr(self, "runtime", None)
+        if runtime is not None:
+            self._discovery.stop()
+            runtime.close("its client was closed")
 
     def ref(self, name: str) -> Ref:
         """An actor of the node by name, for tell, ask and stream; it need not be alive yet."""

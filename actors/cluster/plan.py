@@ -17,6 +17,7 @@ from actors.cluster.spec import ActorSpec, EngineSpec, Instance, NodeSpec, Route
 from actors.config import Settings
 from actors.kernel.restart import Intensity
 from actors.kernel.supervisor import ChildSpec
+from actors.messages import Record
 from transport.bus.address import Address
 
 NODE_NAME: Final = "node"
@@ -135,3 +136,16 @@ def here(node: NodeSpec) -> list[Instance]:
     """What the launcher runs in its own process, in the order of starting."""
     placed = [each for each in node.instances() if each.spec.place == "here"]
     return sorted(placed, key=lambda each: STAGES[each.role])
+
+
+def record_of(spec: Mapping[str, Any], address: Address, facts: Mapping[str, Any]) -> Record:
+    """The record of an actor that serves: from its child spec and what it told about itself."""
+    return Record(
+        instance=address.incarnation,
+        address=address,
+        kind=str(spec["role"]),
+        endpoint=str(spec.get("endpoint", "")),
+        many=bool(facts.get("many", False)),
+        capacity=int(facts.get("capacity", 0)),
+        codec=str(facts.get("codec", spec["settings"]["codec"])),
+    )

@@ -1,0 +1,192 @@
+"""The launcher's own place on a node: what finds actors there, and the actors placed in this
+process.
+
+Used by ``actors.cluster.launcher``. An actor with ``place="here"`` is the same class with the same
+inboxes as in a process of its own; other ports of this process reach it without a socket, all
+others through its sockets. It is not restarted: its failure is logged and told to the node, and its
+callers see it gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+from typing import Any
+
+from actors.client import Client
+from actors.cluster.entry import StageError, make_actor, running
+from actors.cluster.plan import actor_child, here, record_of
+from actors.cluster.spec import Instance, NodeSpec
+from actors.config import Settings
+from actors.discovery.base import Change
+from actors.discovery.lookup import NodeLookup
+from actors.discovery.registry import RegistryDiscovery
+from actors.errors import CallHomeError, DeadlineExceeded, SpawnError
+from actors.kernel.ref import Ref
+from actors.kernel.runtime import Runtime
+from actors.messages import Added, Publish, Record, Snapshot, Withdraw
+from transport.bus.address import Address
+from transport.bus.port import Bus
+
+log = logging.getLogger("callhome.launcher")
+
+
+class _Placed:
+    """One actor in this process, run by a task of its own until it is told to stop."""
+
+    def __init__(self, spec: dict[str, Any], bus: Bus) -> None:
+        self.spec = spec
+        self._bus = bus
+        self._stopping = asyncio.Event()
+        self.started: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Start, serve, stop. A failure goes to ``started``, or to the log if it comes later."""
+        try:
+            actor = make_actor(self.spec)
+            async with running(self.spec, actor, self._bus) as (_, runtime):
+                facts: dict[str, Any] = getattr(actor, "facts", dict)()
+                self.started.set_result(record_of(self.spec, runtime.address, facts))
+                await self._stopping.wait()
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        stage = error.stage if isinstance(error, StageError) else "exit"
+        cause = error.cause if isinstance(error, StageError) else error
+        title = f"{self.spec['role']} {self.spec['name']!r} (in this process)"
+        if self.started.done():
+            log.error("%s failed and is gone", title, exc_info=cause)
+            return
+        failure = SpawnError(
+            f"{title} did not start: {stage}: {type(cause).__name__}: {cause}",
+            actor=self.spec["name"],
+            stage=stage,
+            type=type(cause).__name__,
+        )
+        failure.__cause__ = cause
+        self.started.set_exception(failure)
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        self._stopping.set()
+
+
+class Outpost:
+    """One node as the launcher's process sees it. Its tasks run in ``group``."""
+
+    def __init__(self, spec: NodeSpec, cluster: str, group: asyncio.TaskGroup) -> None:
+        self._spec = spec
+        self._cluster = cluster
+        self._group = group
+        self._bus = Bus()
+        self._folder = ""
+        self._runtime: Runtime | None = None
+        self._placed: list[tuple[_Placed, asyncio.Task[None]]] = []
+        self._clients: list[Client] = []
+
+    async def start(self, folder: str, node: Address) -> None:
+        """Join the node, start what is placed here, wait until it is found. Raises SpawnError."""
+        name = f"launcher-{os.getpid():x}-{secrets.token_hex(2)}"
+        self._runtime = Runtime(run=folder, name=name, settings=self._spec.settings, bus=self._bus)
+        self._folder = folder
+        self._node = node
+        self._discovery = RegistryDiscovery(self._runtime, node)
+        self._lookup = NodeLookup(self._discovery)
+        await self._lookup.start()
+        for instance in here(self._spec):
+            await self._place(instance, folder)
+
+    async def _place(self, instance: Instance, folder: str) -> None:
+        settings = self._spec.settings
+        spec = actor_child(
+            instance,
+            cluster=self._cluster,
+            node=self._spec.name,
+            folder=folder,
+            supervisor=self._node,
+            settings=settings,
+            cpus=None,
+        )
+        placed = _Placed(spec, self._bus)
+        task = self._group.create_task(placed.run(), name=f"{instance.name} here")
+        self._placed.append((placed, task))
+        limit = settings.start_timeout
+        try:
+            async with asyncio.timeout(limit):
+                record = await asyncio.shield(placed.started)
+        except TimeoutError:
+            task.cancel()
+            raise SpawnError(
+                f"{instance.role} {instance.name!r} (in this process) was not ready after "
+                f"{limit:g} s; make it start faster, or allow more time (setting start_timeout)",
+                actor=instance.name,
+                stage="timeout",
+            ) from None
+        await self._publish(record)
+        task.add_done_callback(lambda _: self._withdraw(record))
+
+    async def _publish(self, record: Record) -> None:
+        """Tell the node, and wait until its registry has it: then everybody finds it."""
+        assert self._runtime is not None
+        found = asyncio.Event()
+
+        def listen(change: Change) -> None:
+            records = change.records if isinstance(change, Snapshot) else ()
+            if record in records or (isinstance(change, Added) and change.record == record):
+                found.set()
+
+        subscription = await self._discovery.subscribe(listen)
+        self._runtime.send(self._node, Publish(record), control=True)
+        try:
+            async with asyncio.timeout(self._spec.settings.start_timeout):
+                await found.wait()
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the registry of {self._node} did not take {record.address.name!r}; "
+                "see whether the node hangs (callhome ps)"
+            ) from None
+        finally:
+            subscription.cancel()
+
+    def _withdraw(self, record: Record) -> None:
+        # A node that is gone, or going, has withdrawn everything.
+        with contextlib.suppress(CallHomeError):
+            if self._runtime is not None:
+                message = Withdraw(record.instance, "it has ended")
+                self._runtime.send(self._node, message, control=True)
+
+    def ref(self, name: str) -> Ref:
+        """An actor of the node by name."""
+        assert self._runtime is not None
+        return Ref(name, self._runtime, self._lookup)
+
+    def client(self, name: str | None, settings: Settings | None) -> Client:
+        """A client that has not been entered yet."""
+        settings = settings or self._spec.settings
+        if not self._placed:
+            return Client(run=self._folder, settings=settings, name=name)
+        # On the bus of the placed actors it needs no socket, but must be closed before the bus.
+        client = Client(run=self._folder, settings=settings, name=name, bus=self._bus)
+        self._clients.append(client)
+        return client
+
+    async def stop(self) -> None:
+        """Stop what is placed here, last started first, then leave the node."""
+        for placed, task in reversed(self._placed):
+            placed.stop()
+            _, late = await asyncio.wait({task}, timeout=self._spec.settings.stop_grace)
+            if late:
+                task.cancel()
+                await asyncio.wait({task})
+        self._placed.clear()
+        for client in self._clients:
+            client.close()
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            self._discovery.stop()
+            runtime.close("the cluster stops")
+        self._bus.close()

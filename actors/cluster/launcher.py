@@ -1,0 +1,306 @@
+"""Start a cluster from a script, and leave nothing of it behind.
+
+``Cluster`` is what launcher scripts and ``callhome up`` use; ``find_node`` and ``stop_node`` serve
+the other commands, which meet a node that somebody else has started.
+
+Every node is a process of its own (``actors.cluster.node``), so a launcher that is killed takes its
+nodes with it and not the other way round: a node ends when its launcher does, in order if there is
+time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from actors.client import Client
+from actors.cluster.cores import parse_cores, plan
+from actors.cluster.folder import Claim, NodeInfo, check_name, live_nodes, read_info, remove_folder
+from actors.cluster.here import Outpost
+from actors.cluster.plan import STAGES, node_child
+from actors.cluster.spec import NodeSpec
+from actors.cluster.sweep import sweep_claimed, sweep_folder
+from actors.config import Settings
+from actors.errors import ActorDead, LocalProtocolError, SpecError
+from actors.kernel.peers import alive
+from actors.kernel.ref import Ref
+from actors.kernel.spawn import Child, Exit, Launch
+from transport.bus.address import Address
+
+#: What a node needs on top of its actors' own times, in seconds.
+_MARGIN: Final = 3.0
+_OUTSIDE: Final = "the cluster is not running; use it inside its 'async with' block"
+
+Progress = Callable[[str], None]
+
+
+def _print_progress(text: str) -> None:
+    sys.stderr.write(f"callhome: {text}\n")
+    sys.stderr.flush()
+
+
+class _Node:
+    """One node of a cluster as its launcher holds it."""
+
+    def __init__(
+        self,
+        spec: NodeSpec,
+        cluster: str,
+        cpus: dict[str, tuple[int, ...] | None],
+        progress: Progress | None,
+    ) -> None:
+        self.spec = spec
+        self.cluster = cluster
+        self._cpus = cpus
+        self._progress = progress
+        self._child: Child | None = None
+        self._outpost: Outpost | None = None
+        self.folder = ""
+
+    @property
+    def child(self) -> Child:
+        """The node's process. Raises LocalProtocolError outside the cluster's block."""
+        if self._child is None:
+            raise LocalProtocolError(_OUTSIDE)
+        return self._child
+
+    @property
+    def outpost(self) -> Outpost:
+        """Our place on the node. Raises LocalProtocolError outside the cluster's block."""
+        if self._outpost is None:
+            raise LocalProtocolError(_OUTSIDE)
+        return self._outpost
+
+    @property
+    def patience(self) -> float:
+        """Seconds that stopping may take when every actor uses up its grace time."""
+        return len(STAGES) * self.spec.settings.stop_grace + _MARGIN
+
+    def launch(self) -> None:
+        """Claim the name and start the process. Raises NameTaken, SpecError, SpawnError."""
+        claim = Claim(self.spec.settings.run, self.cluster, self.spec.name)
+        self.folder = claim.folder
+        try:
+            for line in sweep_claimed(claim.folder):
+                self._tell(f"left by a dead node: {line}")
+            spec = node_child(self.spec, self.cluster, claim.folder, claim.fd, self._cpus)
+            launch = Launch(
+                spec=spec,
+                linger=self.patience,
+                death_signal=None,  # our thread may end before our process does
+                fds=(claim.fd,),
+            )
+            child = Child(launch, self._tell)
+            child.launch(len(STAGES) * self.spec.settings.start_timeout + _MARGIN)
+            self._child = child
+        except BaseException:
+            remove_folder(claim.folder)
+            raise
+        finally:
+            claim.close()
+
+    def _tell(self, text: str) -> None:
+        if self._progress is not None:
+            self._progress(text)
+
+    async def wait_ready(self, group: asyncio.TaskGroup) -> None:
+        """Wait for the node, then start what lives in this process. Raises SpawnError."""
+        address = await self.child.wait_ready()
+        self._outpost = Outpost(self.spec, self.cluster, group)
+        await self._outpost.start(self.folder, address)
+
+    async def stop(self) -> None:
+        """Stop in order, then by force; nothing is left."""
+        outpost, self._outpost = self._outpost, None
+        try:
+            if outpost is not None:
+                await outpost.stop()
+            if self._child is not None:
+                await self._child.stop(self.patience)
+        finally:
+            if self.folder:
+                sweep_folder(self.folder)
+
+
+class Cluster:
+    """Nodes of one cluster, from entering the block (all ready) to leaving it (all gone).
+
+    ``nodes``: one NodeSpec or several. ``cluster``: its name, by which ``callhome ps --cluster``
+    finds it; a unique one by default. ``cores``: core numbers, or text such as ``"0-3"``, that the
+    actors are spread over. ``progress``: True prints a line on stderr for each step of the start, a
+    callable gets it.
+
+    Raises SpecError at once for cores and names that are wrong; entering raises NameTaken and
+    SpawnError (which names actor, stage and cause) after everything that had started is stopped
+    again.
+    """
+
+    def __init__(
+        self,
+        nodes: NodeSpec | Sequence[NodeSpec],
+        *,
+        cluster: str | None = None,
+        cores: Sequence[int] | str | None = None,
+        progress: bool | Progress | None = None,
+    ) -> None:
+        specs = [nodes] if isinstance(nodes, NodeSpec) else list(nodes)
+        self.name = check_name("cluster", cluster or f"c{secrets.token_hex(3)}")
+        if not specs:
+            raise SpecError("a cluster needs at least one NodeSpec")
+        names = [spec.name for spec in specs]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise SpecError(f"nodes: the name {twice[0]!r} stands twice; give each node its own")
+        given = parse_cores(cores) if isinstance(cores, str) else cores
+        tell = _print_progress if progress is True else progress or None
+        self._nodes = [_Node(spec, self.name, plan(spec, given), tell) for spec in specs]
+        self._tasks = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        try:
+            for node in self._nodes:
+                node.launch()
+            # Tasks of actors in this process; they keep their failures to themselves.
+            group = await self._tasks.enter_async_context(asyncio.TaskGroup())
+            for node in self._nodes:
+                await node.wait_ready(group)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        async with self._tasks, contextlib.AsyncExitStack() as stack:
+            for node in self._nodes:
+                stack.push_async_callback(node.stop)
+
+    def _node(self, name: str | None) -> _Node:
+        for node in self._nodes:
+            if name is None or node.spec.name == name:
+                return node
+        known = ", ".join(node.spec.name for node in self._nodes)
+        raise SpecError(f"cluster {self.name!r} has no node {name!r}; it has: {known}")
+
+    def client(
+        self,
+        node: str | None = None,
+        *,
+        name: str | None = None,
+        settings: Settings | None = None,
+    ) -> Client:
+        """A client on ``node`` (the first by default), to be entered with ``async with``.
+
+        ``settings``: its windows and limits, by default the node's. Raises LocalProtocolError
+        outside the cluster's block, SpecError for a node that is not there.
+        """
+        return self._node(node).outpost.client(name, settings)
+
+    def ref(self, name: str, node: str | None = None) -> Ref:
+        """An actor on ``node`` (the first by default): tell, ask, stream. Raises as ``client``."""
+        return self._node(node).outpost.ref(name)
+
+    @property
+    def nodes(self) -> list[NodeInfo]:
+        """What each running node says about itself."""
+        infos = (read_info(node.folder) for node in self._nodes)
+        return [info for info in infos if info is not None]
+
+    async def wait_ended(self) -> tuple[str, Exit]:
+        """Wait until a node ends, however it does; its name and how it ended."""
+        exits = {node.child.exited: node.spec.name for node in self._nodes}
+        done, _ = await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
+        first = done.pop()
+        return exits[first], first.result()
+
+
+def connect(
+    cluster: str | None = None,
+    node: str | None = None,
+    *,
+    run: str | None = None,
+    name: str | None = None,
+    settings: Settings | None = None,
+) -> Client:
+    """A client of a node that somebody else has started: ``async with connect() as client``.
+
+    The only running node by default; see ``find_node`` for the names and for what is raised.
+    """
+    settings = settings or Settings.load()
+    info = find_node(cluster, node, run or settings.run)
+    return Client(run=info.folder, settings=settings, name=name)
+
+
+def find_node(
+    cluster: str | None = None, node: str | None = None, run: str | None = None
+) -> NodeInfo:
+    """The one running node that the names describe, below ``run`` (the setting by default).
+
+    Raises ActorDead when there is none, SpecError when there are several.
+    """
+    root = run or Settings.load().run
+    nodes = live_nodes(root)
+    found = [
+        info
+        for info in nodes
+        if (cluster is None or info.cluster == cluster) and (node is None or info.node == node)
+    ]
+    names = ", ".join(f"{info.cluster}/{info.node}" for info in nodes) or "none"
+    if not found:
+        raise ActorDead(
+            f"no such node is running (running below {root}: {names}); "
+            "start one with 'callhome up', or set CALLHOME_RUN to its run folder"
+        )
+    if len(found) > 1:
+        raise SpecError(f"several nodes are running: {names}; choose with --cluster and --node")
+    return found[0]
+
+
+async def stop_node(info: NodeInfo, grace: float) -> bool:
+    """Ask another launcher's node to stop; kill it after ``grace`` seconds.
+
+    True if it went by itself.
+    """
+    went = await _end(info.address, signal.SIGTERM, grace)
+    if not went:
+        await _end(info.address, signal.SIGKILL, grace)
+        sweep_folder(info.folder)
+    return went
+
+
+async def _end(address: Address, number: int, limit: float) -> bool:
+    """Signal a process that is not our child and wait for its end; False when it takes too long."""
+    try:
+        fd = os.pidfd_open(address.pid)
+    except ProcessLookupError:
+        return True
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+    try:
+        if not alive(address):
+            return True
+        loop.add_reader(fd, gone.set)
+        signal.pidfd_send_signal(fd, number)
+        async with asyncio.timeout(limit):
+            await gone.wait()
+    except TimeoutError:
+        return False
+    except ProcessLookupError:
+        return True
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+    return True

@@ -1,0 +1,218 @@
+"""The node's own process: starts the actors, keeps them, tells who serves what, answers ``ps``.
+
+Started by the launcher through the same first code as every child, and itself an Actor: it can be
+asked like any other (``Ps`` to the actor named ``node``). It touches no stream and no payload, so
+nothing that goes wrong with one can take it down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from actors.cluster.folder import NodeInfo, remove_folder, write_info
+from actors.cluster.plan import children, record_of
+from actors.cluster.spec import NodeSpec
+from actors.discovery.publisher import Publisher
+from actors.discovery.registry import Registry
+from actors.errors import ActorDead, CallHomeError, NoWorkers
+from actors.kernel.actor import Actor, handles
+from actors.kernel.ref import Ref
+from actors.kernel.supervisor import ChildSpec, ChildStatus, Supervisor
+from actors.messages import Inspect, Publish, Record, Withdraw
+from transport.bus.address import Address
+
+log = logging.getLogger("callhome.node")
+
+#: How long ``ps`` waits for an actor to say what it carries, in seconds.
+_INSPECT = 1.0
+
+
+class Ps(NamedTuple):
+    """Ask a node for its actors; answered with a list of dicts, see ``NodeActor.ps``."""
+
+    counters: bool = False
+
+
+class NodeActor(Actor):
+    """Supervisor and registry of one node; ``lock`` is the inherited descriptor of its claim."""
+
+    def __init__(
+        self,
+        node: dict[str, Any],
+        cluster: str,
+        folder: str,
+        lock: int,
+        cpus: dict[str, list[int] | None],
+    ) -> None:
+        os.set_inheritable(lock, False)  # the claim must end with this process, not with a child
+        self._lock = lock
+        self._spec = NodeSpec.from_dict(node)
+        self._cluster = cluster
+        self._folder = folder
+        self._cpus = cpus
+        self._registry = Registry()
+        self._serves = False
+        #: Tells the launcher what is going on while the node starts; set by whoever runs it.
+        self.progress: Callable[[str], None] = log.info
+        # Sockets are unlinked as the runtime closes, after on_stop; the folder goes last of all.
+        atexit.register(remove_folder, folder)
+
+    async def on_start(self) -> None:
+        """Start everything; returns when all of it serves. Raises SpawnError."""
+        self._publisher = Publisher(self.runtime, self._registry, self.tasks)
+        self._supervisor = Supervisor(
+            children(
+                self._spec,
+                cluster=self._cluster,
+                folder=self._folder,
+                supervisor=self.address,
+                cpus=self._cpus,
+            ),
+            self.tasks,
+            self,
+        )
+        self._registry.add(Record(self.address.incarnation, self.address, "node"))
+        self.runtime.on(Publish, self._on_publish)
+        self.runtime.on(Withdraw, self._on_withdraw)
+        self.runtime.when_down.append(self._on_peer_down)
+        await self._supervisor.start()
+        self._serves = True
+        self._write_info()
+
+    async def on_stop(self) -> None:
+        """Withdraw every record, then stop the actors in reverse order, by force if need be."""
+        self._serves = False
+        for record in self._registry.records:
+            self._registry.remove(record.instance, record.endpoint, "the node stops")
+        await asyncio.sleep(0)  # the withdrawals leave before the signals
+        await self._supervisor.stop()
+
+    def _on_publish(self, sender: int, message: Publish) -> None:
+        """The launcher's process has an actor; should that process die, ``when_down`` says so."""
+        if self.runtime.peers.watch(message.record.address):
+            self._registry.add(message.record)
+
+    def _on_withdraw(self, sender: int, message: Withdraw) -> None:
+        self._registry.remove(message.instance, None, message.reason)
+
+    def _on_peer_down(self, address: Address, reason: str) -> None:
+        self._registry.remove(address.incarnation, None, reason)
+
+    def on_up(self, spec: ChildSpec, address: Address, facts: Mapping[str, Any]) -> None:
+        """A child serves: publish it."""
+        self._registry.add(record_of(spec.spec, address, facts))
+        self.progress(f"{spec.spec['role']} {spec.name} is ready (pid {address.pid})")
+        self._write_info()
+
+    def on_down(self, spec: ChildSpec, address: Address, reason: str, *, again: bool) -> None:
+        """A child has ended: say how, before anybody may find it missing."""
+        alive = [status.address for status in self._supervisor.status() if status.address]
+        self._publisher.tell_down(address, reason, alive)
+        self._registry.remove(address.incarnation, None, reason)
+        if self._serves:
+            what = "it will be started again" if again else "it stays down"
+            log.warning("%s %s: %s; %s", spec.spec["role"], address, reason, what)
+        self._write_info()
+
+    def on_trouble(self, spec: ChildSpec, text: str) -> None:
+        """A restart failed or is given up."""
+        log.error("%s", text)
+
+    def on_progress(self, spec: ChildSpec, text: str) -> None:
+        """A child says what it is busy with."""
+        self.progress(f"{spec.name}: {text}")
+
+    def _write_info(self) -> None:
+        if self._serves:
+            alive = [status.address for status in self._supervisor.status() if status.address]
+            write_info(
+                NodeInfo(self._cluster, self._spec.name, self._folder, self.address, tuple(alive))
+            )
+
+    @handles(Ps)
+    async def ps(self, message: Ps) -> list[dict[str, Any]]:
+        """One dict an actor: ``name, role, endpoint, state, pid, cores, rss`` (bytes), ``restarts,
+        reason, in_flight, queued, capacity`` and, if asked for, ``counters``.
+
+        What an actor does not answer within a second is None: it is down, or too busy to say.
+        """
+        statuses = self._supervisor.status()
+        asking = [self.tasks.create_task(self._inspect(status)) for status in statuses]
+        for task in asking:
+            await asyncio.wait({task})
+        rows = [_row(status, task.result()) for status, task in zip(statuses, asking, strict=True)]
+        if not message.counters:
+            for row in rows:
+                del row["counters"]
+        return rows
+
+    async def _inspect(self, status: ChildStatus) -> dict[str, Any]:
+        if status.address is None:
+            return {}
+        found: dict[str, Any] = {}
+        try:
+            answers = Ref(status.spec.name, self.runtime, _One(status.address)).stream(
+                Inspect(), timeout=_INSPECT
+            )
+            async with answers:
+                async for answer in answers:
+                    found = answer
+        except CallHomeError as error:
+            log.info("%s was not inspected: %s", status.address, error)
+        return found
+
+
+class _One:
+    """A look-up that knows a single incarnation."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def actor(self, name: str) -> Address:
+        if name != self._address.name:
+            raise ActorDead(f"{name!r} is not {self._address}")
+        return self._address
+
+    def router(self, target: str) -> Address:
+        raise NoWorkers(f"{target}: the node's own process calls no endpoints")
+
+
+def _row(status: ChildStatus, found: Mapping[str, Any]) -> dict[str, Any]:
+    spec = status.spec.spec
+    return {
+        "name": status.spec.name,
+        "role": spec["role"],
+        "endpoint": spec.get("endpoint"),
+        "state": status.state,
+        "pid": status.pid or None,
+        "cores": _cores(status.pid),
+        "rss": _rss(status.pid),
+        "restarts": status.restarts,
+        "reason": status.reason,
+        "in_flight": found.get("in_flight"),
+        "queued": found.get("queued"),
+        "capacity": found.get("capacity"),
+        "counters": found.get("counters"),
+    }
+
+
+def _cores(pid: int) -> list[int] | None:
+    try:
+        return sorted(os.sched_getaffinity(pid)) if pid else None
+    except ProcessLookupError:
+        return None
+
+
+def _rss(pid: int) -> int | None:
+    """Resident bytes of a process, shared pages included."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) if pid else None
+    except OSError:
+        return None
+    return None if pages is None else pages * os.sysconf("SC_PAGE_SIZE")
