@@ -1,6 +1,7 @@
 """callhome: actors that stream. Public names, resolved when they are first used.
 
-A child process pins itself before anything heavy is imported, so importing this package imports nothing.
+A child process pins itself before anything heavy is imported, so importing this package imports
+nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from actors.config import Settings as Settings
     from actors.engine.api import BidirectionalEngine as BidirectionalEngine
     from actors.engine.api import Engine as Engine
-    from actors.engine.api import EngineContext as Context
+    from actors.engine.api import EngineContext
+
+    Context = EngineContext
     from actors.engine.api import RequestStream as RequestStream
     from actors.engine.api import bidirectional as bidirectional
     from actors.errors import CallHomeError as CallHomeError
@@ -55,7 +58,7 @@ _HOMES = {
     "handles": "actors.kernel.actor",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 __version__ = "0.1.0"
 
 

@@ -156,6 +156,8 @@ class Settings:
     window_bytes: int = _setting(16 * MIB, size(4 * KIB, 64 * GIB))
     #: Bytes and arrays below this size travel inside the message, others in shared memory.
     inline_below: int = _setting(32 * KIB, size(0, 1 * GIB))
+    #: Bytes of one encoded request or item, arrays in shared memory not counted.
+    payload_limit: int = _setting(256 * MIB, size(64 * KIB, 2 * GIB - 64 * MIB))
     #: Shared memory of one process grows by steps up to a limit.
     arena_step: int = _setting(64 * MIB, size(1 * MIB, 64 * GIB))
     arena_limit: int = _setting(1 * GIB, size(1 * MIB, 1024 * GIB))

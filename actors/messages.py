@@ -100,12 +100,12 @@ class Item(NamedTuple):
 
 @message(5)
 class End(NamedTuple):
-    """The stream ends after ``count`` items: cleanly, or with ``error`` = ``[code, text,
+    """The stream ends after ``total`` items: cleanly, or with ``error`` = ``[code, text,
     details]``.
     """
 
     stream: int
-    count: int
+    total: int
     error: list[Any] | None
     report: Report | None = None
 
@@ -132,10 +132,10 @@ class FeedItem(NamedTuple):
 
 @message(8)
 class FeedEnd(NamedTuple):
-    """The home has said its last; that is no cancel."""
+    """The home has said its last after ``total`` items; that is no cancel."""
 
     stream: int
-    count: int
+    total: int
 
 
 @message(9)
@@ -309,3 +309,17 @@ class Withdraw(NamedTuple):
 
     instance: int
     reason: str
+
+
+@message(39)
+class Sync(NamedTuple):
+    """From the node to a subscriber: answer when every change sent before this is taken in."""
+
+    number: int
+
+
+@message(40)
+class Synced(NamedTuple):
+    """The subscriber's answer to Sync."""
+
+    number: int

@@ -19,11 +19,9 @@ from typing import Any
 from actors.config import Settings
 from actors.discovery.lookup import NodeLookup
 from actors.discovery.registry import RegistryDiscovery
-from actors.engine.actor import EngineActor
 from actors.errors import SpecError
 from actors.kernel.actor import Actor
 from actors.kernel.runtime import Runtime
-from actors.router.actor import RouterActor
 from transport.bus.address import Address
 from transport.bus.port import Bus
 
@@ -57,10 +55,7 @@ def load_target(target: str) -> Any:
     what importing it raises.
     """
     where, _, attribute = target.rpartition(":")
-    if where.endswith(".py"):
-        module = _load_file(where)
-    else:
-        module = importlib.import_module(where)
+    module = _load_file(where) if where.endswith(".py") else importlib.import_module(where)
     found: Any = module
     for part in attribute.split("."):
         try:
@@ -91,15 +86,22 @@ def _load_file(path: str) -> Any:
 
 
 def make_actor(spec: dict[str, Any]) -> Actor:
-    """The actor object of a child spec. Raises StageError naming the stage that failed."""
+    """The actor object of a child spec. Raises StageError naming the stage that failed.
+
+    Only what the role needs is imported: import time is most of the time until a node serves.
+    """
     role = spec["role"]
     if role == "router":
         with _stage("constructor"):
+            from actors.router.actor import RouterActor
+
             return RouterActor(policy=spec.get("policy", "least_loaded"))
     with _stage("import"):
         target = load_target(spec["class"])
     with _stage("constructor"):
         if role == "engine":
+            from actors.engine.actor import EngineActor
+
             return EngineActor(
                 target,
                 spec["args"],
@@ -134,8 +136,8 @@ async def running(
                     discovery = RegistryDiscovery(runtime, Address(*spec["supervisor"]))
                     lookup = NodeLookup(discovery)
                     await lookup.start()
-            if isinstance(actor, RouterActor):
-                actor.discovery = discovery
+            if spec["role"] == "router":
+                actor.discovery = discovery  # type: ignore[attr-defined]
             actor.attach(runtime, tasks, lookup)
             try:
                 with _stage("on_start"):
@@ -154,6 +156,14 @@ async def running(
         if discovery is not None:
             discovery.stop()
         runtime.close(f"{spec['name']} stops")
+
+
+def facts_of(spec: dict[str, Any], actor: Actor) -> dict[str, Any]:
+    """What the registry should know of a built-in role; users' actors have nothing to publish."""
+    if spec["role"] not in ("engine", "router"):
+        return {}
+    facts: dict[str, Any] = actor.facts()  # type: ignore[attr-defined]
+    return facts
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -183,13 +193,12 @@ async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> N
     serves = False
     loop.add_signal_handler(signal.SIGTERM, terminate)
     actor = make_actor(spec)
-    if hasattr(actor, "progress"):
-        actor.progress = progress
+    if spec["role"] == "node":
+        actor.progress = progress  # type: ignore[attr-defined]
     try:
         async with running(spec, actor) as (_, runtime):
-            facts: dict[str, Any] = getattr(actor, "facts", dict)()
             serves = True
-            ready(runtime.address, facts)
+            ready(runtime.address, facts_of(spec, actor))
             await stopping.wait()
     except asyncio.CancelledError:
         if not stopping.is_set():

@@ -17,7 +17,7 @@ import secrets
 from typing import Any
 
 from actors.client import Client
-from actors.cluster.entry import StageError, make_actor, running
+from actors.cluster.entry import StageError, facts_of, make_actor, running
 from actors.cluster.plan import actor_child, here, record_of
 from actors.cluster.spec import Instance, NodeSpec
 from actors.config import Settings
@@ -48,7 +48,7 @@ class _Placed:
         try:
             actor = make_actor(self.spec)
             async with running(self.spec, actor, self._bus) as (_, runtime):
-                facts: dict[str, Any] = getattr(actor, "facts", dict)()
+                facts = facts_of(self.spec, actor)
                 self.started.set_result(record_of(self.spec, runtime.address, facts))
                 await self._stopping.wait()
         except Exception as error:

@@ -24,7 +24,7 @@ from actors.client import Client
 from actors.cluster.cores import parse_cores, plan
 from actors.cluster.folder import Claim, NodeInfo, check_name, live_nodes, read_info, remove_folder
 from actors.cluster.here import Outpost
-from actors.cluster.plan import STAGES, node_child
+from actors.cluster.plan import STOPS, node_child
 from actors.cluster.spec import NodeSpec
 from actors.cluster.sweep import sweep_claimed, sweep_folder
 from actors.config import Settings
@@ -81,7 +81,7 @@ class _Node:
     @property
     def patience(self) -> float:
         """Seconds that stopping may take when every actor uses up its grace time."""
-        return len(STAGES) * self.spec.settings.stop_grace + _MARGIN
+        return len(STOPS) * self.spec.settings.stop_grace + _MARGIN
 
     def launch(self) -> None:
         """Claim the name and start the process. Raises NameTaken, SpecError, SpawnError."""
@@ -98,7 +98,7 @@ class _Node:
                 fds=(claim.fd,),
             )
             child = Child(launch, self._tell)
-            child.launch(len(STAGES) * self.spec.settings.start_timeout + _MARGIN)
+            child.launch(len(STOPS) * self.spec.settings.start_timeout + _MARGIN)
             self._child = child
         except BaseException:
             remove_folder(claim.folder)

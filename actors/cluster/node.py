@@ -128,6 +128,10 @@ class NodeActor(Actor):
         """A child says what it is busy with."""
         self.progress(f"{spec.name}: {text}")
 
+    async def on_stage(self, stage: int) -> None:
+        """The routers know the engines of this stage before anybody may call them."""
+        await self._publisher.sync(self.settings.start_timeout)
+
     def _write_info(self) -> None:
         if self._serves:
             alive = [status.address for status in self._supervisor.status() if status.address]

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 
 from actors.discovery.registry import Registry, RegistrySubscription
 from actors.errors import ActorDead, CallHomeError, OutboxFull
-from actors.messages import Added, Down, Removed, Snapshot, Subscribe, Unsubscribe
+from actors.messages import (
+    Added,
+    Down,
+    Removed,
+    Snapshot,
+    Subscribe,
+    Sync,
+    Synced,
+    Unsubscribe,
+)
 from transport.bus.address import Address
 
 if TYPE_CHECKING:
@@ -40,6 +49,10 @@ class Publisher:
         self._registry = registry
         self._group = group
         self._subscribers: dict[int, _Subscriber] = {}
+        self._number = 0
+        self._asked: dict[int, set[int]] = {}
+        self._answered = asyncio.Event()
+        runtime.on(Synced, self._on_synced)
         runtime.on(Subscribe, self._on_subscribe)
         runtime.on(Unsubscribe, lambda sender, message: self._forget(message.incarnation))
         runtime.when_down.append(lambda address, reason: self._forget(address.incarnation))
@@ -48,6 +61,33 @@ class Publisher:
     def subscribers(self) -> list[Address]:
         """Who is subscribed."""
         return [each.address for each in self._subscribers.values()]
+
+    async def sync(self, limit: float) -> None:
+        """Wait until every subscriber has taken in every change made so far.
+
+        Gives up after ``limit`` seconds, which is logged: one that hangs must not stop the others.
+        """
+        self._number += 1
+        number = self._number
+        asked = self._asked[number] = set(self._subscribers)
+        for each in self.subscribers:
+            try:
+                self._runtime.send(each, Sync(number), control=True)
+            except CallHomeError:
+                asked.discard(each.incarnation)
+        try:
+            async with asyncio.timeout(limit):
+                while asked:
+                    self._answered.clear()
+                    await self._answered.wait()
+        except TimeoutError:
+            log.warning("%d subscribers of the registry did not answer in %g s", len(asked), limit)
+        finally:
+            del self._asked[number]
+
+    def _on_synced(self, sender: int, message: Synced) -> None:
+        self._asked.get(message.number, set()).discard(sender)
+        self._answered.set()
 
     def tell_down(self, address: Address, reason: str, others: list[Address]) -> None:
         """Tell all subscribers, and ``others``, how the process at ``address`` ended."""
@@ -92,6 +132,9 @@ class Publisher:
             self._follow(subscriber)
 
     def _forget(self, incarnation: int) -> None:
+        for asked in self._asked.values():
+            asked.discard(incarnation)
+        self._answered.set()
         subscriber = self._subscribers.pop(incarnation, None)
         if subscriber is not None and subscriber.subscription is not None:
             subscriber.subscription.cancel()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from actors.discovery.base import Change, Listener
 from actors.errors import ActorDead, CallHomeError, DeadlineExceeded
-from actors.messages import Added, Record, Removed, Snapshot, Subscribe, Unsubscribe
+from actors.messages import Added, Record, Removed, Snapshot, Subscribe, Sync, Synced, Unsubscribe
 from transport.bus.address import Address
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ class RegistryDiscovery:
             self._runtime.on(Snapshot, self._on_snapshot)
             self._runtime.on(Added, self._on_added)
             self._runtime.on(Removed, self._on_removed)
+            self._runtime.on(Sync, self._on_sync)
             self._runtime.when_down.append(self._on_down)
             self._runtime.send(self._node, Subscribe(self._runtime.address), control=True)
             self._subscribed = True
@@ -185,6 +186,10 @@ class RegistryDiscovery:
     def _on_removed(self, sender: int, message: Removed) -> None:
         if sender == self._node.incarnation:
             self._mirror.remove(message.record.instance, message.record.endpoint, message.reason)
+
+    def _on_sync(self, sender: int, message: Sync) -> None:
+        # Control messages of one sender keep their order: all changes before this one are in.
+        self._runtime.send(self._node, Synced(message.number), control=True)
 
     def _on_down(self, address: Address, reason: str) -> None:
         """A node that is gone withdraws nothing any more: its engines die with it, each seen so."""

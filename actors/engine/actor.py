@@ -106,8 +106,11 @@ class EngineActor(Actor):
         elif message.target != self.endpoint:
             self.begin_stream(stream)  # an ask or a stream of somebody's Ref
         elif message.many != self.handler.many:
-            wanted, verb = ("a stream of requests", "open()") if self.handler.many else (
-                "one request", "call() or stream()")  # fmt: skip
+            wanted, verb = (
+                ("a stream of requests", "open()")
+                if self.handler.many
+                else ("one request", "call() or stream()")
+            )
             self._refuse(stream, Unsupported(f"{self.endpoint} takes {wanted}: use {verb}"))
         elif self._in_flight < self.capacity:
             self._start(stream)
@@ -179,9 +182,15 @@ class EngineActor(Actor):
     def _report(self, account: _Account, ended: list[list[Any]]) -> Report:
         account.seq += 1
         return Report(
-            self.address.incarnation, account.seq, self._in_flight, len(self._waiting), self.capacity,
-            account.opened, account.settled, ended,
-        )  # fmt: skip
+            self.address.incarnation,
+            account.seq,
+            self._in_flight,
+            len(self._waiting),
+            self.capacity,
+            account.opened,
+            account.settled,
+            ended,
+        )
 
     def _changed(self) -> None:
         if self._report_planned is None and self._accounts:

@@ -25,8 +25,8 @@ from transport.errors import EngineError
 from transport.payload import Encoded, PayloadAdapter
 
 _ACCEPTED = (
-    "an Engine or BidirectionalEngine class, an async generator, a coroutine function, or a generator "
-    "function (it runs in a thread)"
+    "an Engine or BidirectionalEngine class, an async generator, a coroutine function, or a "
+    "generator function (it runs in a thread)"
 )
 
 
@@ -65,8 +65,8 @@ class Handler:
         self.is_generator = inspect.isgeneratorfunction(function)
         if not (self.is_async_generator or self.is_coroutine or self.is_generator):
             raise SpecError(
-                f"engine {self.name} is a plain function, and its answer would block the worker; make it "
-                f"'async def', or let it yield; accepted are {_ACCEPTED}"
+                f"engine {self.name} is a plain function, and its answer would block the worker; "
+                f"make it 'async def', or let it yield; accepted are {_ACCEPTED}"
             )
         if self.many and self.is_generator:
             raise SpecError(
@@ -137,10 +137,12 @@ class Adapted:
         handler = self.handler
         if handler.is_generator:
             return SyncItems(
-                lambda: handler._function(*arguments), context, self._threads,
+                lambda: handler._function(*arguments),
+                context,
+                self._threads,
                 lambda item: self._runtime.encode(item, stream.codec, stream.native, "item"),
                 "" if self._adapter is not None else stream.codec,
-            )  # fmt: skip
+            )
         found = handler._function(*arguments)
         if handler.is_coroutine:
             return _answer(found)

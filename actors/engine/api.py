@@ -125,7 +125,7 @@ class RequestStream(Generic[Q]):
                 raise StopAsyncIteration
             await stream.wait_feed()
         queued = stream.feed_queue.popleft()
-        if type(queued) is bytes:
+        if isinstance(queued, bytes):
             stream.feed_taken(len(queued))
             if self._adapter is not None:
                 adapted: Q = self._adapter.decode(queued)

@@ -22,6 +22,7 @@ from actors.errors import ActorDead, Overloaded, Unsupported
 from actors.kernel.calls import Caller
 from actors.kernel.mailbox import Mailbox
 from actors.kernel.ref import Lookup, Ref, read_message
+from actors.kernel.role import Role
 from actors.kernel.runtime import Runtime
 from actors.kernel.served import Served
 from actors.kernel.serving import Serving
@@ -116,7 +117,7 @@ class Actor:
         runtime.on(Tell, self._told)
         self._worker = tasks.create_task(self._work(), name=f"{runtime.address.name} mailbox")
 
-    def role(self) -> ActorRole:
+    def role(self) -> Role:
         """What answers Opens here; engines bring their own."""
         return ActorRole(self)
 

@@ -70,9 +70,16 @@ class Request:
         try:
             via = caller.route(self.target)
             return caller.runtime.home.open(
-                via, self.target, self.encoded, many=self.many, codec=self.codec, native=True,
-                limits=self.limits, context=self.context, named=self.named,
-            )  # fmt: skip
+                via,
+                self.target,
+                self.encoded,
+                many=self.many,
+                codec=self.codec,
+                native=True,
+                limits=self.limits,
+                context=self.context,
+                named=self.named,
+            )
         except BaseException:
             for handle in self.encoded.handles:
                 caller.runtime.memory.unexport(handle)
@@ -154,13 +161,13 @@ class Caller:
             drop_queue(self.runtime, stream)
             text = "no answer" if stream.seq == 0 else "more than one answer"
             raise RemoteProtocolError(
-                f"{sent.target} gave {text}; call() wants exactly one, use stream() for other counts"
+                f"{sent.target} gave {text}; call() wants exactly one, use stream() for others"
             )
         return plain(self._take(stream, sent.codec))
 
     def _take(self, stream: Opened, codec: str) -> Any:
         queued = stream.queue.popleft()
-        if type(queued) is bytes:
+        if isinstance(queued, bytes):
             stream.taken(len(queued))
             return self.runtime.decode(queued, [], codec)
         payload, handles, size = queued
@@ -235,7 +242,7 @@ class Caller:
         self,
         target: str,
         many: bool,
-        timeout: float | None | Default,
+        timeout: float | Default | None,
         metadata: Mapping[str, str] | None,
         request_id: str | None,
         codec: str | None,

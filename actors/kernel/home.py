@@ -9,7 +9,7 @@ answered with Kill, and the leases in it go back. The classes that users hold ar
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actors.errors import WorkerLost
 from actors.kernel.opened import Limits, Opened
@@ -60,15 +60,12 @@ class Home:
         self._by_id: dict[str, Opened] = {}
         self._dirty: list[Opened] = []
         self._reports: dict[int, Report] = {}
-        for kind, handler in (
-            (Accept, self._accept),
-            (Items, self._items),
-            (Item, self._item),
-            (End, self._end),
-            (FeedCredit, self._feed_credit),
-            (Lost, self._lost),
-        ):
-            runtime.on(kind, handler)
+        runtime.on(Accept, self._accept)
+        runtime.on(Items, self._items)
+        runtime.on(Item, self._item)
+        runtime.on(End, self._end)
+        runtime.on(FeedCredit, self._feed_credit)
+        runtime.on(Lost, self._lost)
         runtime.port.before_flush.append(self._collect)
 
     # -------------------------------------------------------------------------------------------- o
@@ -94,7 +91,8 @@ class Home:
         runtime = self.runtime
         if named and context.id in self._by_id:
             raise LocalProtocolError(
-                f"request id {context.id!r} is in flight on this client; wait for its end or choose another"
+                f"request id {context.id!r} is in flight on this client; wait for its end "
+                "or choose another"
             )
         if not runtime.peers.watch(via):
             raise PeerLost(f"{via} is dead: {runtime.peers.death(via)}")
@@ -105,10 +103,23 @@ class Home:
         segments = runtime.links.segments(encoded.handles)
         report = self._reports.pop(via.incarnation, None) if self._reports else None
         message = Open(
-            number, runtime.address, target, many, codec, native, encoded.data, encoded.handles, segments,
-            self.window_items, self.window_bytes, context.remaining(), context.metadata, context.id,
-            None, report,
-        )  # fmt: skip
+            number,
+            runtime.address,
+            target,
+            many,
+            codec,
+            native,
+            encoded.data,
+            encoded.handles,
+            segments,
+            self.window_items,
+            self.window_bytes,
+            context.remaining(),
+            context.metadata,
+            context.id,
+            None,
+            report,
+        )
         runtime.port.send(via, message, size=len(encoded.data) + 128)
         runtime.links.requested(number, encoded.handles, via)
         self.streams[number] = stream
@@ -178,8 +189,12 @@ class Home:
                 f"items of stream {number} from somebody who does not serve it"
             )
         if first != stream.seq:
-            self._fail(stream, RemoteProtocolError(
-                f"{stream.target}: item {first} arrived where {stream.seq} was due"))  # fmt: skip
+            self._fail(
+                stream,
+                RemoteProtocolError(
+                    f"{stream.target}: item {first} arrived where {stream.seq} was due"
+                ),
+            )
             return None
         if not stream.window.arrive(count, size):
             self._fail(
@@ -204,6 +219,7 @@ class Home:
         if stream is None:
             self.runtime.drop(m.handles)
             return
+        self.runtime.expect(m.handles)
         stream.queue.append((m.payload, m.handles, m.size))
         stream.wake()
 
@@ -222,10 +238,14 @@ class Home:
         if m.error is not None:
             code, text, details = m.error
             self._finish(stream, machine.FAIL, from_wire(str(code), str(text), dict(details)))
-        elif m.count != stream.seq:
+        elif m.total != stream.seq:
             # A clean end needs every item before it: anything else is a cut, whoever made it.
-            self._fail(stream, ConnectionLost(
-                f"{stream.target}: the stream was cut, {stream.seq} of {m.count} items arrived"))  # fmt: skip
+            self._fail(
+                stream,
+                ConnectionLost(
+                    f"{stream.target}: the stream was cut, {stream.seq} of {m.total} items arrived"
+                ),
+            )
         else:
             self._finish(stream, machine.END, None)
 
@@ -291,7 +311,7 @@ class Home:
 
     def _drop_queue(self, stream: Opened) -> None:
         for each in stream.queue:
-            if type(each) is tuple:
+            if not isinstance(each, bytes):
                 self.runtime.drop(each[1])
         stream.queue.clear()
 

@@ -75,15 +75,18 @@ class Links:
         them.
         """
         memory, handles = self.memory, encoded.handles
+        lent: list[tuple[int, int, int]] = []
         try:
             if not memory.attached(peer.incarnation, handles) and memory.usable(peer.incarnation):
                 await self._announced(peer, handles)
             if memory.usable(peer.incarnation) and memory.attached(peer.incarnation, handles):
                 for handle in handles:
                     memory.lend(handle, peer.incarnation, number)
+                    lent.append((handle.segment, handle.offset, handle.generation))
                 return encoded
             encoded = inline(encoded, memory)
         except BaseException:
+            memory.release(peer.incarnation, lent)
             for handle in handles:
                 memory.unexport(handle)
             raise
@@ -169,6 +172,10 @@ class Links:
         """Attach what an Open announces. Raises AttachFailed, RemoteProtocolError."""
         for each in segments:
             self.memory.attach(announcement_from_wire(each))
+
+    def expect(self, values: list[Any]) -> None:
+        """Keep the memory of a message's handles mapped until they are looked at or dropped."""
+        self.memory.expect(read_handles(values))
 
     def drop(self, values: list[Any]) -> None:
         """Return the leases of a message that nobody will look at."""

@@ -169,6 +169,9 @@ class Peers:
             handle.cancel()
         self._timers.clear()
         for watch in self._watches.values():
+            for address in watch.addresses.values():
+                if not alive(address):  # nobody will read: the port need not linger for it
+                    self._port.forget(address.incarnation)
             self._loop.remove_reader(watch.fd)
             os.close(watch.fd)
         self._watches.clear()

@@ -41,21 +41,29 @@ def read_message(fields: Any, kind: Any) -> Any:
     least = len(kind._fields) - len(kind._field_defaults)
     if not least <= len(fields) <= len(kind._fields):
         raise RemoteProtocolError(
-            f"{kind.__name__} has {len(kind._fields)} fields ({', '.join(kind._fields)}), {len(fields)} came"
+            f"{kind.__name__} has {len(kind._fields)} fields ({', '.join(kind._fields)}), "
+            f"{len(fields)} came"
         )
     hints = typing.get_type_hints(kind)
     for name, value in zip(kind._fields, fields, strict=False):
         expected = _PLAIN.get(hints.get(name))
         if expected is not None and type(value) not in expected:
             raise RemoteProtocolError(
-                f"field {name!r} of {kind.__name__} is {hints[name].__name__}, not {type(value).__name__}"
+                f"field {name!r} of {kind.__name__} is {hints[name].__name__}, "
+                f"not {type(value).__name__}"
             )
     return kind(*fields)
 
 
 _PLAIN: dict[Any, tuple[type, ...]] = {
-    int: (int,), float: (float, int), str: (str,), bytes: (bytes,), bool: (bool,), list: (list,), dict: (dict,),
-}  # fmt: skip
+    int: (int,),
+    float: (float, int),
+    str: (str,),
+    bytes: (bytes,),
+    bool: (bool,),
+    list: (list,),
+    dict: (dict,),
+}
 
 
 class Ref:

@@ -85,7 +85,7 @@ class ResponseStream:
             await stream.wait()
         queued = queue.popleft()
         try:
-            if type(queued) is bytes:
+            if isinstance(queued, bytes):
                 stream.taken(len(queued))
                 item = self._runtime.decode(queued, [], self._sent.codec)
             else:
@@ -182,7 +182,7 @@ class DuplexStream(ResponseStream):
 def drop_queue(runtime: Runtime, stream: Opened) -> None:
     """Return the leases of items that nobody will take."""
     for queued in stream.queue:
-        if type(queued) is tuple:
+        if not isinstance(queued, bytes):
             runtime.drop(queued[1])
     stream.queue.clear()
 

@@ -20,7 +20,7 @@ from actors.kernel.peers import Peers, start_time
 from actors.messages import Down, Hello
 from transport.bus.address import Address
 from transport.bus.port import Bus, Port
-from transport.errors import RemoteProtocolError
+from transport.errors import EncodeError, RemoteProtocolError
 from transport.payload import Encoded, decode_payload, encode_payload
 from transport.shm.memory import Memory
 from transport.wire.message import Message
@@ -66,9 +66,14 @@ class Runtime:
         self.address = Address(name, incarnation or secrets.randbits(62) + 1, pid, start_time(pid))
         try:
             self.port = Port(
-                self.bus, run, self.address, self._deliver, hello=Hello(self.address),
-                outbox_messages=self.settings.outbox_messages, outbox_bytes=self.settings.outbox_bytes,
-            )  # fmt: skip
+                self.bus,
+                run,
+                self.address,
+                self._deliver,
+                hello=Hello(self.address),
+                outbox_messages=self.settings.outbox_messages,
+                outbox_bytes=self.settings.outbox_bytes,
+            )
         except BaseException:
             if self._owns_bus:
                 self.bus.close()
@@ -81,6 +86,7 @@ class Runtime:
         self.serving: Serving | None = None
         #: Called with (address, reason) after streams, leases and permits have been settled.
         self.when_down: list[Callable[[Address, str], None]] = []
+        self._payload_limit = self.settings.payload_limit
         self._want_hold = self._holds = False
         self._ticking: asyncio.TimerHandle | None = None
         self._closed = False
@@ -116,6 +122,7 @@ class Runtime:
         Never while streams opened here run: the handler that keeps the mailbox full may be waiting
         for one.
         """
+        self._payload_limit = self.settings.payload_limit
         self._want_hold = held
         self.apply_hold()
 
@@ -132,9 +139,18 @@ class Runtime:
         """Bytes and handles of a value. Raises EncodeError with the path inside ``root``,
         FrameReleased.
         """
-        return encode_payload(
-            value, codec=codec, memory=self.links.memory, native=native, root=root
-        )
+        memory = self.links.memory
+        encoded = encode_payload(value, codec=codec, memory=memory, native=native, root=root)
+        if len(encoded.data) > self._payload_limit:
+            for handle in encoded.handles:
+                memory.unexport(handle)
+            raise EncodeError(
+                f"{root}: {len(encoded.data)} bytes when encoded, {self._payload_limit} are "
+                "allowed; "
+                "send large arrays and buffers as such (they go through shared memory), split the "
+                "rest into several items, or raise payload_limit"
+            )
+        return encoded
 
     def decode(self, payload: bytes, handles: list[Any], codec: str) -> Any:
         """The value of bytes and handles. Raises DecodeError, RemoteProtocolError, StaleHandle."""
@@ -148,6 +164,11 @@ class Runtime:
         """Attach what an Open announces. Raises AttachFailed."""
         if segments:
             self.links.attach(segments)
+
+    def expect(self, handles: list[Any]) -> None:
+        """Handles have arrived that somebody will look at later, perhaps after their owner died."""
+        if handles:
+            self.links.expect(handles)
 
     def drop(self, handles: list[Any]) -> None:
         """Return the leases of handles that nobody will look at."""

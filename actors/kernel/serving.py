@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections import OrderedDict
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from actors.kernel.role import Role
 from actors.kernel.served import Key, Served
+from actors.kernel.tombstones import Tombstones
 from actors.messages import (
     Accept,
     Credit,
@@ -25,12 +26,10 @@ from actors.messages import (
     Items,
     Kill,
     Open,
-    Report,
     Stop,
 )
 from actors.metrics import Counters
 from transport.bus.address import Address
-from transport.context import Context
 from transport.errors import (
     CallHomeError,
     Cancelled,
@@ -50,26 +49,7 @@ if TYPE_CHECKING:
 
 #: Items between two looks at the control inbox, counted over all streams of this process.
 POLL_EVERY = 64
-#: A stop that overtook its Open is remembered this long, in seconds, and so many for each sender.
-TOMBSTONE_AGE = 5.0
-TOMBSTONES = 1024
 _TRACEBACK = 8_000
-
-
-class Role(Protocol):
-    """What the actor above does with streams; all called on the loop, none may block."""
-
-    def make_context(self, message: Open, deadline: float | None) -> Context:
-        """The context that the handler will see."""
-
-    def begin(self, stream: Served) -> None:
-        """Start the stream, queue it, or end it with an error."""
-
-    def gone(self, stream: Served) -> None:
-        """The stream has left the table; its handler, if it ever ran, has ended."""
-
-    def report(self, stream: Served) -> Report | None:
-        """The report for the stream's router, to travel with its End."""
 
 
 class Serving:
@@ -85,20 +65,17 @@ class Serving:
         self.streams: dict[Key, Served] = {}
         self._dirty: list[Served] = []
         self._unaccepted: list[Served] = []
-        self._tombstones: dict[int, OrderedDict[int, tuple[float, bool, str]]] = {}
+        self._tombstones = Tombstones()
         self._until_poll = POLL_EVERY
         self._running = 0
         self._loop = asyncio.get_running_loop()
-        for kind, handler in (
-            (Open, self._open),
-            (Credit, self._credit),
-            (Stop, self._stop),
-            (Kill, self._kill),
-            (Feed, self._feed),
-            (FeedItem, self._feed_item),
-            (FeedEnd, self._feed_end),
-        ):
-            runtime.on(kind, handler)
+        runtime.on(Open, self._open)
+        runtime.on(Credit, self._credit)
+        runtime.on(Stop, self._stop)
+        runtime.on(Kill, self._kill)
+        runtime.on(Feed, self._feed)
+        runtime.on(FeedItem, self._feed_item)
+        runtime.on(FeedEnd, self._feed_end)
         runtime.port.before_flush.append(self._collect)
 
     # ------------------------------------------------------------------------------------------- th
@@ -117,16 +94,19 @@ class Serving:
             return  # down() has dropped the stream already
         try:
             self.runtime.attach(m.segments)
+            self.runtime.expect(m.handles)
         except CallHomeError as error:
             stream.taken = True  # nobody was told that we hold its frames
             self.end(stream, error)
             return
         if m.handles:
             self.accept(stream)  # at once: the home must know who holds its frames
-        tomb = self._tombstones.get(key[0], {}).pop(key[1], None)
-        if tomb is not None and time.monotonic() - tomb[0] < TOMBSTONE_AGE:
-            (stream.context.kill if tomb[1] else stream.context.stop)(tomb[2])
-            self.end(stream, Cancelled(f"{m.target}: {tomb[2]}, before it began"))
+        tomb = self._tombstones.take(*key, time.monotonic())
+        if tomb is not None and tomb.kill:
+            stream.context.kill(tomb.reason)  # it never starts
+            return
+        if tomb is not None:
+            stream.context.stop(tomb.reason)
             return
         self.runtime.plan_tick()
         self.role.begin(stream)
@@ -144,7 +124,7 @@ class Serving:
 
     def accept(self, stream: Served) -> None:
         """Tell the home its peer, once, before anything else of the stream."""
-        if stream.accepted:
+        if stream.accepted or not stream.state.waiting:
             return
         stream.accepted = True
         stream.state.feed(machine.ACCEPT, LocalProtocolError)
@@ -219,6 +199,11 @@ class Serving:
 
     def collect(self, stream: Served) -> None:
         """Queue a stream's gathered items now, so that what follows stays behind them."""
+        if stream.batch:
+            self.accept(stream)
+            self._send_batch(stream)
+
+    def _send_batch(self, stream: Served) -> None:
         batch = stream.batch
         if not batch:
             return
@@ -226,7 +211,6 @@ class Serving:
         size, stream.batch_size = stream.batch_size, 0
         if not stream.state.response_open:
             return  # killed meanwhile; plain bytes hold no leases
-        self.accept(stream)
         stream.state.feed(machine.DATA, LocalProtocolError)
         self.runtime.port.send(stream.home, Items(stream.key[1], stream.seq, batch), size=size)
         stream.seq += len(batch)
@@ -258,6 +242,7 @@ class Serving:
         if stream is None:
             self.runtime.drop(m.handles)
             return
+        self.runtime.expect(m.handles)
         stream.feed_queue.append((m.payload, m.handles, m.size))
         stream.wake_feed()
 
@@ -276,8 +261,8 @@ class Serving:
         stream = self.streams.get((sender, m.stream))
         if stream is None or not stream.state.accepts(machine.FEED_END):
             return
-        if m.count != stream.feed_seq:
-            text = f"the request was cut, {stream.feed_seq} of {m.count} items arrived"
+        if m.total != stream.feed_seq:
+            text = f"the request was cut, {stream.feed_seq} of {m.total} items arrived"
             self._break_feed(stream, ConnectionLost(text))
             return
         stream.state.feed(machine.FEED_END, RemoteProtocolError)
@@ -302,14 +287,7 @@ class Serving:
     def _cancel(self, home: int, number: int, reason: str, kill: bool) -> None:
         stream = self.streams.get((home, number))
         if stream is None:
-            tombs = self._tombstones.setdefault(home, OrderedDict())
-            tombs[number] = (
-                time.monotonic(),
-                kill or (number in tombs and tombs[number][1]),
-                reason,
-            )
-            if len(tombs) > TOMBSTONES:
-                tombs.popitem(last=False)
+            self._tombstones.put(home, number, time.monotonic(), kill, reason)
             self.runtime.plan_tick()
             return
         if kill:
@@ -344,7 +322,7 @@ class Serving:
     def drop_feed(self, stream: Served) -> None:
         """Give back what request items hold that nobody will take."""
         for each in stream.feed_queue:
-            if type(each) is tuple:
+            if not isinstance(each, bytes):
                 self.runtime.drop(each[1])
         stream.feed_queue.clear()
 
@@ -367,7 +345,8 @@ class Serving:
             told = to_wire(error if isinstance(error, CallHomeError) else _engine_error(error))
             stream.outcome = str(told[0])
         self.role.gone(stream)
-        self.collect(stream)
+        # No Accept for what ends at once: its End is in the same batch.
+        self._send_batch(stream)
         if stream.state.response_open:
             stream.state.feed(machine.END if error is None else machine.FAIL, LocalProtocolError)
             self._send_end(stream, End(stream.key[1], stream.seq, told, self.role.report(stream)))
@@ -391,13 +370,13 @@ class Serving:
 
     def down(self, address: Address, reason: str) -> None:
         """A home is gone: its streams are killed, their handlers end."""
-        self._tombstones.pop(address.incarnation, None)
+        self._tombstones.forget(address.incarnation)
         for stream in [each for each in self.streams.values() if each.home == address]:
             stream.context.kill(f"the caller {address} died: {reason}")
 
     def busy(self) -> bool:
         """Whether anything here needs the coarse timer."""
-        return bool(self.streams) or bool(self._tombstones)
+        return bool(self.streams) or len(self._tombstones) > 0
 
     def check(self, now: float) -> None:
         """The coarse timer: deadlines expire here too, and tombstones crumble."""
@@ -406,12 +385,7 @@ class Serving:
             if deadline is not None and now >= deadline and not stream.context.killed:
                 stream.verdict = DeadlineExceeded(f"{stream.open.target}: its deadline has passed")
                 stream.context.kill("its deadline has passed")
-        for home in list(self._tombstones):
-            tombs = self._tombstones[home]
-            while tombs and now - next(iter(tombs.values()))[0] >= TOMBSTONE_AGE:
-                tombs.popitem(last=False)
-            if not tombs:
-                del self._tombstones[home]
+        self._tombstones.crumble(now)
 
 
 def _engine_error(error: BaseException) -> EngineError:

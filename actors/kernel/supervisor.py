@@ -30,12 +30,17 @@ State: TypeAlias = Literal["starting", "up", "restarting", "failed", "ended", "s
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """One child: what it runs, when it starts, how it restarts and stops. Times in seconds."""
+    """One child: what it runs, when it starts, how it restarts and stops. Times in seconds.
+
+    ``stage`` is its place in the order of starting, ``stop`` the one in the order of stopping,
+    which runs backwards: the highest stops first. None: the same as ``stage``.
+    """
 
     name: str
     spec: Mapping[str, Any]
     env: Mapping[str, str] = field(default_factory=dict)
     stage: int = 0
+    stop: int | None = None
     restart: Strategy = "on-failure"
     intensity: Intensity = field(default_factory=Intensity)
     start_timeout: float = 10.0
@@ -69,6 +74,9 @@ class Watcher(Protocol):
     def on_progress(self, spec: ChildSpec, text: str) -> None:
         """What a starting child is busy with."""
 
+    async def on_stage(self, stage: int) -> None:
+        """All children of a stage serve; the next stage starts when this returns."""
+
 
 class _Entry:
     """A child spec, its current process and its restart history."""
@@ -84,6 +92,10 @@ class _Entry:
     @property
     def alive(self) -> bool:
         return self.child is not None and self.child.alive
+
+
+def _stop_place(entry: _Entry) -> int:
+    return entry.spec.stage if entry.spec.stop is None else entry.spec.stop
 
 
 class Supervisor:
@@ -125,6 +137,7 @@ class Supervisor:
         for entry in entries:
             self._up(entry, children[entry.spec.name])
             self._group.create_task(self._keep(entry), name=f"keep {entry.spec.name}")
+        await self._watcher.on_stage(entries[0].spec.stage)
 
     def _launch(self, entry: _Entry) -> Child:
         spec = entry.spec
@@ -201,8 +214,8 @@ class Supervisor:
     async def stop(self) -> None:
         """Stop all children, last stage first; nothing of them is left when it returns."""
         self._stopping.set()
-        for stage in sorted({entry.spec.stage for entry in self._entries}, reverse=True):
-            await self._stop_stage([e for e in self._entries if e.spec.stage == stage])
+        for place in sorted({_stop_place(entry) for entry in self._entries}, reverse=True):
+            await self._stop_stage([e for e in self._entries if _stop_place(e) == place])
 
     async def _stop_stage(self, entries: list[_Entry]) -> None:
         children = [(entry.child, entry.spec.grace) for entry in entries if entry.child]

@@ -139,8 +139,9 @@ class RouterActor(Actor):
     def _nobody(self, target: str) -> CallHomeError:
         known = sorted(endpoint for endpoint, workers in self._serving_now.items() if workers)
         if target in self._serving_now:
-            text = f"no worker of endpoint {target!r} is alive; wait for a restart (callhome ps shows it)"
-            return NoWorkers(text)
+            return NoWorkers(
+                f"no worker of endpoint {target!r} is alive; wait for a restart (see callhome ps)"
+            )
         near = get_close_matches(target, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return NoWorkers(

@@ -35,7 +35,8 @@ def inbox_path(run: str, address: Address, lane: str) -> str:
     size = len(path.encode())
     if size > MAX_PATH:
         raise LocalProtocolError(
-            f"socket path of actor {address.name!r} has {size} bytes, {MAX_PATH} are allowed: {path!r}; "
+            f"socket path of actor {address.name!r} has {size} bytes, {MAX_PATH} are allowed: "
+            f"{path!r}; "
             "choose a shorter run folder (CALLHOME_RUN) or shorter cluster, node and actor names"
         )
     return path

@@ -40,7 +40,7 @@ class Inbox:
         self._deliver = deliver
         self._after_burst = after_burst
         self._loop = asyncio.get_running_loop()
-        self._fd: int = self._socket.fd
+        self._fd = int(self._socket.fd)
         self._held = False
         self._closed = False
         self._loop.add_reader(self._fd, self._readable)
@@ -95,7 +95,7 @@ class Outlet:
         self._socket.connect(f"ipc://{path}")
         self._drained = drained
         self._loop = asyncio.get_running_loop()
-        self._fd: int = self._socket.fd
+        self._fd = int(self._socket.fd)
         self._waiting: deque[bytes] = deque()
         self._watched = False
         self._closed = False

@@ -62,28 +62,32 @@ def _builder(cls: Any) -> Callable[[list[Any]], Message]:
     least = len(names) - len(cls._field_defaults)
     most = len(names)
     defaults = tuple(cls._field_defaults.values())
-    make = cls._make
+    new = tuple.__new__
+
+    #: Combinations of types that have passed; looking one up is cheaper than checking each field.
+    passed: set[tuple[type, ...]] = set()
+
+    def check(values: list[Any]) -> None:
+        size = len(values)
+        if size < least or size > most:
+            raise RemoteProtocolError(
+                f"message {cls.__name__} has {size} fields, {least} to {most} are allowed"
+            )
+        values.extend(defaults[len(defaults) - (most - size) :])
+        for name, value, kinds in zip(names, values, allowed, strict=True):
+            if type(value) not in kinds:
+                raise RemoteProtocolError(
+                    f"field {name!r} of message {cls.__name__} is of type {type(value).__name__}"
+                )
+        passed.add((*map(type, values),))
 
     def build(values: list[Any]) -> Message:
-        size = len(values)
-        if size != most:
-            if size < least or size > most:
-                raise RemoteProtocolError(
-                    f"message {cls.__name__} has {size} fields, {least} to {most} are allowed"
-                )
-            values.extend(defaults[size - most :])
-        for value, kinds in zip(values, allowed, strict=True):
-            if type(value) not in kinds:
-                field = names[
-                    [type(v) in k for v, k in zip(values, allowed, strict=True)].index(False)
-                ]
-                raise RemoteProtocolError(
-                    f"field {field!r} of message {cls.__name__} is of type {type(value).__name__}"
-                )
+        if (*map(type, values),) not in passed:
+            check(values)
         for index, convert in nested:
             if values[index] is not None:
                 values[index] = convert(values[index])
-        result: Message = make(values)
+        result: Message = new(cls, values)
         return result
 
     return build
@@ -150,7 +154,8 @@ class BatchWriter:
             packer.pack(self._sender)
             for each in messages:
                 packer.pack((_tags[type(each)], *each))
-            return packer.bytes()
+            batch: bytes = packer.bytes()
+            return batch
         except KeyError as error:
             raise LocalProtocolError(f"{error.args[0]!r} is no registered message") from None
         except (TypeError, ValueError, OverflowError) as error:
