@@ -194,7 +194,7 @@ async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> N
     loop.add_signal_handler(signal.SIGTERM, terminate)
     actor = make_actor(spec)
     if spec["role"] == "node":
-        actor.progress = progress  # type: ignore[attr-defined]
+        actor.progress = progress
     try:
         async with running(spec, actor) as (_, runtime):
             serves = True

@@ -30,6 +30,7 @@ class Notes:
         self.downs: list[tuple[Address, str, bool]] = []
         self.trouble: list[str] = []
         self.progress: list[str] = []
+        self.stages: list[int] = []
 
     def on_up(self, spec: ChildSpec, address: Address, facts: Mapping[str, Any]) -> None:
         self.ups.append(address)
@@ -42,6 +43,9 @@ class Notes:
 
     def on_progress(self, spec: ChildSpec, text: str) -> None:
         self.progress.append(text)
+
+    async def on_stage(self, stage: int) -> None:
+        self.stages.append(stage)
 
 
 @pytest.fixture
@@ -76,6 +80,7 @@ async def test_stages_start_in_order_and_stop_in_reverse(run: str) -> None:
         await supervisor.start()
         assert [address.name for address in notes.ups] == ["first", "second-a", "second-b", "last"]
         assert states(supervisor) == ["up"] * 4
+        assert notes.stages == [0, 1, 2]
         assert len({address.incarnation for address in notes.ups}) == 4
         await supervisor.stop()
         assert states(supervisor) == ["stopped"] * 4
