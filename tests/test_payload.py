@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -304,3 +306,8 @@ def test_adapters_by_name() -> None:
 def test_adapters_that_are_none(target: str, reason: str) -> None:
     with pytest.raises(LocalProtocolError, match=reason):
         load_adapter(target)
+
+
+def test_the_import_brings_no_numpy() -> None:
+    code = "import sys, transport.payload; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
