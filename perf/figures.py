@@ -104,17 +104,19 @@ def from_lines(text: str) -> tuple[list[Figure], dict[str, Any]]:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns padded to their widest cell; the first two to the left, the others to the right."""
+    """Columns padded to their widest cell.
+
+    Names (the first two) and remarks (the last) stand to the left, numbers between them to the right.
+    """
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "".join(
-        "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        + "\n"
-        for line in lines
-    )
+    text = ""
+    for line in lines:
+        cells = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        for column in (0, 1, -1):
+            cells[column] = line[column].ljust(widths[column])
+        text += "  ".join(cells).rstrip() + "\n"
+    return text
 
 
 def number(value: float) -> str:
