@@ -106,7 +106,7 @@ def from_lines(text: str) -> tuple[list[Figure], dict[str, Any]]:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns padded to their widest cell.
 
-    Names (the first two) and remarks (the last) stand to the left, numbers between them to the right.
+    Names (the first two) and remarks (the last) stand left, numbers between them right.
     """
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
