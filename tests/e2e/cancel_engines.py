@@ -1,0 +1,147 @@
+"""Engines and actors that write down what happens to them; used by the tests of cancels and deaths.
+
+Each takes ``trace``, a file that gets one line an event: ``event tag time``. A line is written in
+one step, so it survives a SIGKILL that comes right after it, and the clock is the same in all
+processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any, NamedTuple
+
+from actors import Actor, Context, Engine, handles
+
+
+class Pen:
+    """Appends events to a trace file."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def write(self, event: str, tag: object) -> None:
+        os.write(self._fd, f"{event} {tag} {time.monotonic():.6f}\n".encode())
+
+
+class Slow(Engine[dict[str, Any], Any]):
+    """Yields ``items``, waits ``wait`` seconds, yields ``"late"``.
+
+    ``frames``: items are arrays of that many bytes. ``polite``: a stop ends the wait, with
+    ``"last"`` as the final item.
+    """
+
+    def __init__(self, trace: str) -> None:
+        self.pen = Pen(trace)
+
+    async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[Any]:
+        tag = request.get("tag", "-")
+        self.pen.write("started", tag)
+        try:
+            for number in range(request.get("items", 0)):
+                yield self._item(number, request.get("frames", 0))
+            if request.get("items"):
+                # The next turn of the loop but one: what was yielded has left by then.
+                await asyncio.sleep(0.02)
+                self.pen.write("sent", tag)
+            if request.get("polite"):
+                await ctx.wait_stopped()
+                self.pen.write("stopped", tag)
+                yield "last"
+            else:
+                await asyncio.sleep(request.get("wait", 5.0))
+                yield "late"
+            self.pen.write("completed", tag)
+        except asyncio.CancelledError:
+            self.pen.write("cancelled", tag)
+            raise
+        finally:
+            self.pen.write("ended", tag)
+
+    def _item(self, number: int, size: int) -> Any:
+        if not size:
+            return number
+        import numpy as np
+
+        return np.full(size, number % 256, "uint8")
+
+
+class Brisk(Engine[dict[str, Any], int]):
+    """Yields ``items`` numbers and ends."""
+
+    async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[int]:
+        for number in range(request["items"]):
+            yield number
+
+
+class Inner(Engine[dict[str, Any], float]):
+    """Writes down the time that it was left, then waits."""
+
+    def __init__(self, trace: str) -> None:
+        self.pen = Pen(trace)
+
+    async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[float]:
+        tag = request.get("tag", "inner")
+        self.pen.write("started", tag)
+        self.pen.write(f"remaining={ctx.remaining()}", tag)
+        try:
+            if request.get("fails"):
+                raise ValueError("no luck")
+            await asyncio.sleep(request.get("wait", 5.0))
+            yield 0.0
+        finally:
+            self.pen.write("ended", tag)
+
+
+class Outer(Engine[dict[str, Any], Any]):
+    """Calls ``t.inner.go`` once, or for each of the requests in ``fan``, all at the same time."""
+
+    def __init__(self, trace: str) -> None:
+        self.pen = Pen(trace)
+
+    async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[Any]:
+        self.pen.write("started", "outer")
+        try:
+            if "fan" in request:
+                calls = [ctx.call("t.inner.go", each) for each in request["fan"]]
+                yield await asyncio.gather(*calls)
+            else:
+                yield await ctx.call("t.inner.go", request.get("inner", {}))
+        finally:
+            self.pen.write("ended", "outer")
+
+
+class Fragile(Engine[dict[str, Any], int]):
+    """Ends its process in the way that it is asked to, after two items."""
+
+    async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[int]:
+        yield 0
+        yield 1
+        await asyncio.sleep(0.02)
+        os._exit(request["code"])
+
+
+class Work(NamedTuple):
+    """Ask for ``wait`` seconds of work."""
+
+    tag: int
+    wait: float
+
+
+class Worker(Actor):
+    """Does one piece of work after the other."""
+
+    def __init__(self, trace: str) -> None:
+        self.pen = Pen(trace)
+
+    @handles(Work)
+    async def work(self, message: Work) -> int:
+        self.pen.write("started", message.tag)
+        try:
+            await asyncio.sleep(message.wait)
+        except asyncio.CancelledError:
+            self.pen.write("cancelled", message.tag)
+            raise
+        return message.tag
