@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import importlib.util
 import os
@@ -198,6 +199,9 @@ async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> N
     try:
         async with running(spec, actor) as (_, runtime):
             serves = True
+            # What start-up has made lives as long as the process: no collection need look at it.
+            gc.collect()
+            gc.freeze()
             ready(runtime.address, facts_of(spec, actor))
             await stopping.wait()
     except asyncio.CancelledError:

@@ -40,6 +40,8 @@ class _Account:
 class EngineActor(Actor):
     """The actor around one engine; started by the node for each EngineSpec."""
 
+    passes_errors = False
+
     def __init__(
         self,
         target: Any,
@@ -134,12 +136,13 @@ class EngineActor(Actor):
         self._changed()
 
     async def _run(self, stream: Served) -> None:
+        stream.begun = True
         try:
             items = self.adapted.items(stream, self._serving.request)
         except Exception as error:
             self._serving.end(stream, error)
             return
-        await self._serving.pump(stream, items)
+        await self._serving.pump.run(stream, items)
 
     def gone(self, stream: Served) -> None:
         """A stream has left: its place is free before its End is sent."""

@@ -199,7 +199,8 @@ class Actor:
             self._mailbox.put(stream)
 
     async def _run_stream(self, stream: Served, handler: Handler) -> None:
-        await self._serving.pump(stream, self._items(stream, handler))
+        stream.begun = True
+        await self._serving.pump.run(stream, self._items(stream, handler))
 
     async def _items(self, stream: Served, handler: Handler) -> AsyncIterator[Any]:
         message = read_message(self._serving.request(stream), handler.message)
@@ -238,6 +239,7 @@ class Actor:
         await asyncio.wait([stream.task])
 
     async def _run_ask(self, stream: Served) -> None:
+        stream.begun = True
         handler = self._handlers[stream.open.target]
         error: BaseException | None = None
         try:
@@ -262,6 +264,8 @@ class Actor:
 
 class ActorRole:
     """How a plain actor answers Opens: by its handlers."""
+
+    passes_errors = True
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor

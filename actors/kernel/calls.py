@@ -137,11 +137,14 @@ class Caller:
         sent = self._request(endpoint, False, limit, metadata, request_id, codec)
         sent.encoded = self.encode(request, sent)
         stream = sent.send()
+        answers: list[Any] = []
         try:
             while True:
-                while stream.state.response_open:
-                    if stream.seq > 1:
-                        break
+                while stream.state.response_open and stream.seq <= 1:
+                    if stream.queue:
+                        # Taken before the end: an answer as large as the window owes the credit
+                        # without which the engine is not resumed to find its end.
+                        answers.append(self._take(stream, sent.codec))
                     await stream.wait()
                 retried = sent.again(stream)
                 if retried is None:
@@ -150,9 +153,9 @@ class Caller:
         except BaseException:
             sent.context.kill("the call was cancelled")
             raise
-        return self._answer(sent, stream)
+        return self._answer(sent, stream, answers)
 
-    def _answer(self, sent: Request, stream: Opened) -> Any:
+    def _answer(self, sent: Request, stream: Opened, answers: list[Any]) -> Any:
         if stream.error is not None:
             drop_queue(self.runtime, stream)
             raise stream.error
@@ -163,7 +166,7 @@ class Caller:
             raise RemoteProtocolError(
                 f"{sent.target} gave {text}; call() wants exactly one, use stream() for others"
             )
-        return plain(self._take(stream, sent.codec))
+        return plain(answers[0] if answers else self._take(stream, sent.codec))
 
     def _take(self, stream: Opened, codec: str) -> Any:
         queued = stream.queue.popleft()

@@ -130,6 +130,7 @@ class Home:
         if context.stopped:
             self._cancelled(stream)
         runtime.plan_tick()
+        runtime.port.hurry()
         return stream
 
     def find(self, request_id: str) -> Opened | None:

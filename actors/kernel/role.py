@@ -12,6 +12,9 @@ from transport.context import Context
 class Role(Protocol):
     """What the actor above does with streams; all called on the loop, none may block."""
 
+    #: Whether errors of callhome that a handler raises go to the caller as they are.
+    passes_errors: bool
+
     def make_context(self, message: Open, deadline: float | None) -> Context:
         """The context that the handler will see."""
 

@@ -28,7 +28,7 @@ class Served:
     __slots__ = (
         "accepted",
         "batch",
-        "batch_size",
+        "begun",
         "codec",
         "context",
         "credit",
@@ -66,10 +66,11 @@ class Served:
         self.credit_waiter: asyncio.Future[None] | None = None
         self.seq = 0
         self.batch: list[bytes] = []
-        self.batch_size = 0
         self.accepted = False
         self.taken = False
         self.task: asyncio.Task[None] | None = None
+        #: The handler's task has run its first line. One that is cancelled before it never does.
+        self.begun = False
         self.feed_window = ReceiveWindow(serving.window_items, serving.window_bytes)
         self.feed_queue: deque[bytes | tuple[bytes, list[Any], int]] = deque()
         self.feed_waiter: asyncio.Future[None] | None = None
@@ -83,21 +84,20 @@ class Served:
     # --------------------------------------------------------------------------------------- items
 
     def emit(self, encoded: Encoded) -> None:
-        """Send one item; it leaves with this tick's batch. The caller minds the credit."""
-        size = encoded.size
-        self.credit.items -= 1
-        self.credit.bytes -= size
+        """Send one item; it leaves with this tick's batch. The caller minds the credit.
+
+        ``Serving`` has these lines once more, in its loop.
+        """
+        self.credit.spend(1, encoded.size)
         if encoded.handles:
-            self._emit_alone(encoded)
+            self.emit_alone(encoded)
             return
         if not self.batch:
             self.serving.mark(self)
         self.batch.append(encoded.data)
-        self.batch_size += size
-        self.serving.counters.items += 1
-        self.serving.counters.bytes += size
 
-    def _emit_alone(self, encoded: Encoded) -> None:
+    def emit_alone(self, encoded: Encoded) -> None:
+        """Send one item that has handles, lent already, behind those gathered before it."""
         self.serving.collect(self)
         self.serving.accept(self)
         self.state.feed(machine.DATA, LocalProtocolError)

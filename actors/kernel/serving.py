@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from actors.kernel.pump import Pump, engine_error
 from actors.kernel.role import Role
 from actors.kernel.served import Key, Served
 from actors.kernel.tombstones import Tombstones
@@ -35,21 +34,14 @@ from transport.errors import (
     Cancelled,
     ConnectionLost,
     DeadlineExceeded,
-    EngineError,
     LocalProtocolError,
     RemoteProtocolError,
-    qualified_name,
     to_wire,
 )
-from transport.payload import Encoded
 from transport.wire import stream as machine
 
 if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
-
-#: Items between two looks at the control inbox, counted over all streams of this process.
-POLL_EVERY = 64
-_TRACEBACK = 8_000
 
 
 class Serving:
@@ -66,8 +58,7 @@ class Serving:
         self._dirty: list[Served] = []
         self._unaccepted: list[Served] = []
         self._tombstones = Tombstones()
-        self._until_poll = POLL_EVERY
-        self._running = 0
+        self.pump = Pump(self)
         self._loop = asyncio.get_running_loop()
         runtime.on(Open, self._open)
         runtime.on(Credit, self._credit)
@@ -133,65 +124,6 @@ class Serving:
 
     # ------------------------------------------------------------------------------------------ the
 
-    async def pump(self, stream: Served, items: AsyncIterator[Any], root: str = "item") -> None:
-        """Send what ``items`` yields until it ends, minding credit and cancellation; then the end.
-
-        Each item is encoded before the handler is resumed, so a handler may reuse its objects.
-        Never raises but for CancelledError of a killed stream.
-        """
-        error: BaseException | None = None
-        context, credit, encode = stream.context, stream.credit, self.runtime.encode
-        codec, native, home = stream.codec, stream.native, stream.home
-        self._running += 1
-        turn = left = max(POLL_EVERY // self._running, 4)
-        try:
-            async for item in items:
-                if context.killed:
-                    break
-                encoded = item if type(item) is Encoded else encode(item, codec, native, root)
-                if encoded.handles:
-                    encoded = await self.runtime.lend(encoded, home, stream.key[1])
-                stream.emit(encoded)
-                if credit.items <= 0 or credit.bytes <= 0:
-                    await stream.wait_credit()
-                    turn = left = max(POLL_EVERY // self._running, 4)
-                    continue
-                self._until_poll -= 1
-                if self._until_poll <= 0:
-                    self._until_poll = POLL_EVERY
-                    self.runtime.port.poll_control()
-                left -= 1
-                if left <= 0:
-                    left = turn
-                    await asyncio.sleep(0)
-                    turn = left = max(POLL_EVERY // self._running, 4)
-        except asyncio.CancelledError:
-            error = Cancelled(
-                f"{stream.open.target}: {context.reason or 'the handler was cancelled'}"
-            )
-        except CallHomeError as failure:
-            error = failure
-        except BaseException as failure:
-            error = failure
-            if isinstance(failure, (KeyboardInterrupt, SystemExit)):
-                raise
-        finally:
-            self._running -= 1
-            await self._close_iterator(stream, items)
-            self.end(stream, error)
-
-    async def _close_iterator(self, stream: Served, items: AsyncIterator[Any]) -> None:
-        """Run the handler's ``finally`` now, not when the collector comes by."""
-        close = getattr(items, "aclose", None)
-        if close is None:
-            return
-        try:
-            await close()
-        except asyncio.CancelledError:
-            return
-        except Exception as failure:
-            self.runtime.complain(f"closing the handler of {stream.open.target}", failure)
-
     def mark(self, stream: Served) -> None:
         """The stream has items for this tick's batch."""
         self._dirty.append(stream)
@@ -208,12 +140,14 @@ class Serving:
         if not batch:
             return
         stream.batch = []
-        size, stream.batch_size = stream.batch_size, 0
+        size = sum(map(len, batch))
         if not stream.state.response_open:
             return  # killed meanwhile; plain bytes hold no leases
         stream.state.feed(machine.DATA, LocalProtocolError)
         self.runtime.port.send(stream.home, Items(stream.key[1], stream.seq, batch), size=size)
         stream.seq += len(batch)
+        self.counters.items += len(batch)
+        self.counters.bytes += size
 
     def _collect(self) -> None:
         if self._dirty:
@@ -303,14 +237,18 @@ class Serving:
         if not stream.state.stopped:
             self.counters.cancelled += 1
         stream.state.feed(signal, LocalProtocolError)
-        if stream.task is None:
-            # It waits in the role's queue and shall never start.
+        if not stream.begun:
+            # It waits in the role's queue, or its task for the loop's turn, and shall never start.
+            # A task that is cancelled before its first line runs no ``finally``: it ends here.
             self.end(stream, Cancelled(f"{stream.open.target}: {context.reason}, before it began"))
-        elif context.killed:
+            if stream.task is not None:
+                stream.task.cancel()
+        elif context.killed and stream.task is not None:
             stream.batch.clear()
             self.drop_feed(stream)
             stream.wake_credit()
-            stream.task.cancel()
+            if stream.task is not None:
+                stream.task.cancel()
 
     def request(self, stream: Served) -> Any:
         """The request of a single-in stream, decoded once. Raises DecodeError and what handles
@@ -342,7 +280,7 @@ class Serving:
             self.runtime.drop(stream.open.handles)
         told = None
         if error is not None:
-            told = to_wire(error if isinstance(error, CallHomeError) else _engine_error(error))
+            told = to_wire(error if isinstance(error, CallHomeError) else engine_error(error))
             stream.outcome = str(told[0])
         self.role.gone(stream)
         # No Accept for what ends at once: its End is in the same batch.
@@ -359,6 +297,7 @@ class Serving:
 
     def _send_end(self, stream: Served, message: End) -> None:
         self.runtime.port.send(stream.home, message, size=64 if message.error is None else 2048)
+        self.runtime.port.hurry()
 
     def shut(self, reason: str) -> None:
         """This actor stops: every home is told so, every handler is cancelled."""
@@ -386,12 +325,3 @@ class Serving:
                 stream.verdict = DeadlineExceeded(f"{stream.open.target}: its deadline has passed")
                 stream.context.kill("its deadline has passed")
         self._tombstones.crumble(now)
-
-
-def _engine_error(error: BaseException) -> EngineError:
-    text = "".join(traceback.format_exception(error))
-    return EngineError(
-        str(error) or type(error).__name__,
-        type=qualified_name(type(error)),
-        traceback=text[-_TRACEBACK:],
-    )

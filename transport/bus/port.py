@@ -33,6 +33,8 @@ _PIPE = 64
 #: Messages for one peer that are worth a batch of their own before the tick ends: enough to share
 #: the cost of sending, few enough that both ends work at the same time.
 _EARLY = 16
+#: A tick with no more messages than this is a quiet one.
+_FEW = 4
 #: Incarnations known to be dead; nothing is sent to them.
 _DEAD_KEPT = 4096
 
@@ -113,7 +115,9 @@ class Port:
         self._readers = (BatchReader(), BatchReader())
         self._boxes: dict[tuple[int, bool], _Outbox] = {}
         self._dirty: list[_Outbox] = []
-        self._flush_planned = False
+        self._flush_planned = self._hurried = False
+        self._quiet = True
+        self._counted = 0
         self._closed = False
         self._dead: OrderedDict[int, None] = OrderedDict()
         #: Called at the start of each flush: whoever collects items per tick queues them now.
@@ -232,6 +236,15 @@ class Port:
         box.messages.append(self._hello)
         return box
 
+    def hurry(self) -> None:
+        """Send now what is queued, if little is going on: a lone request shall not wait for a turn.
+
+        At most once a tick, so that a crowd of messages still leaves in batches.
+        """
+        if self._flush_planned and self._quiet and not self._hurried:
+            self._hurried = True
+            self._flush_queued()
+
     def plan_flush(self) -> None:
         """Flush at this tick's end: for whoever collects items outside the outboxes."""
         if not self._flush_planned:
@@ -245,9 +258,14 @@ class Port:
 
     def flush(self) -> None:
         """Send what is queued, one batch a peer and lane."""
+        self._flush_planned = self._hurried = False
+        self._flush_queued()
+        self._quiet = self.messages_out - self._counted <= _FEW
+        self._counted = self.messages_out
+
+    def _flush_queued(self) -> None:
         for collect in self.before_flush:
             collect()
-        self._flush_planned = False
         if self._closed:
             return
         dirty, self._dirty = self._dirty, []

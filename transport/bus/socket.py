@@ -14,6 +14,11 @@ from collections.abc import Callable
 
 import zmq
 
+# Plain integers: each call with an enum member costs a microsecond more.
+_NOBLOCK = int(zmq.NOBLOCK)
+_EVENTS = int(zmq.EVENTS)
+_READABLE = int(zmq.POLLIN)
+
 #: Messages read in one go before the loop gets its turn.
 BURST = 64
 
@@ -55,13 +60,11 @@ class Inbox:
 
     def read(self, most: int) -> int:
         """Deliver at most ``most`` waiting messages without blocking; how many there were."""
-        receive, deliver, count = self._socket.recv, self._deliver, 0
-        try:
-            while count < most and not self._held:
-                deliver(receive(zmq.NOBLOCK))
-                count += 1
-        except zmq.Again:
-            pass
+        receive, events, deliver, count = self._socket.recv, self._socket.get, self._deliver, 0
+        # Asking for events is a third of the price of the exception that an empty socket raises.
+        while count < most and not self._held and int(events(_EVENTS)) & _READABLE:
+            deliver(receive(_NOBLOCK))
+            count += 1
         return count
 
     def hold(self, held: bool) -> None:
@@ -111,7 +114,7 @@ class Outlet:
             self._waiting.append(batch)
             return
         try:
-            self._socket.send(batch, zmq.NOBLOCK)
+            self._socket.send(batch, _NOBLOCK)
         except zmq.Again:
             self._waiting.append(batch)
             self._watch(True)
@@ -131,7 +134,7 @@ class Outlet:
         waiting = self._waiting
         with contextlib.suppress(zmq.Again):
             while waiting:
-                self._socket.send(waiting[0], zmq.NOBLOCK)
+                self._socket.send(waiting[0], _NOBLOCK)
                 waiting.popleft()
         if not waiting:
             self._watch(False)

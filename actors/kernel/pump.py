@@ -1,0 +1,158 @@
+"""Moves a handler's items to their home: the hot path of a worker.
+
+One ``Pump`` a runtime; every stream's task runs ``Pump.run``. What can be done once a batch, or
+once a turn of the loop, is not done here once an item.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from actors.kernel.served import Served
+from transport.errors import (
+    CallHomeError,
+    Cancelled,
+    EngineError,
+    FrameReleased,
+    MemoryExhausted,
+    PayloadError,
+    qualified_name,
+)
+from transport.payload import Encoded
+from transport.wire.codec import pack_plain
+
+if TYPE_CHECKING:
+    from actors.kernel.serving import Serving
+
+#: Items between two looks at the control inbox, counted over all streams of this process.
+POLL_EVERY = 64
+#: Payloads up to this size, in bytes, are tried without looking for arrays in them first.
+_SMALL = 4096
+_TRACEBACK = 8_000
+#: Failures of the road that a handler meets in its own code; they keep their class.
+_OURS = (EngineError, PayloadError, FrameReleased, MemoryExhausted)
+
+
+class Pump:
+    """Sends what handlers yield, minding credit, control and the turns of the other streams."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._runtime = serving.runtime
+        self._running = 0
+        self._until_poll = POLL_EVERY
+
+    async def run(self, stream: Served, items: AsyncIterator[Any]) -> None:
+        """Send what ``items`` yields until it ends, minding credit and cancellation; then the end.
+
+        Never raises but for what ends the process. A failure of the handler's own is an
+        EngineError, whatever its class, so that nobody takes it for one of the road or the worker.
+        """
+        error: BaseException | None = None
+        self._running += 1
+        try:
+            error = await self._send_items(stream, items)
+        except asyncio.CancelledError:
+            reason = stream.context.reason or "the handler was cancelled"
+            error = Cancelled(f"{stream.open.target}: {reason}")
+        except CallHomeError as failure:
+            keep = self._serving.role.passes_errors or isinstance(failure, _OURS)
+            error = failure if keep else engine_error(failure)
+        except BaseException as failure:
+            error = failure
+            if isinstance(failure, (KeyboardInterrupt, SystemExit)):
+                raise
+        finally:
+            self._running -= 1
+            await self._close_iterator(stream, items)
+            self._serving.end(stream, error)
+
+    async def _send_items(self, stream: Served, items: AsyncIterator[Any]) -> CallHomeError | None:
+        """The loop of ``run``; the error of an item that could not be encoded.
+
+        Each item is encoded before the handler is resumed, so a handler may reuse its objects. This
+        is the hot path of a worker: what can be done once a batch is not done here.
+        """
+        context, credit, encode = stream.context, stream.credit, self._runtime.encode
+        codec, native = stream.codec, stream.native
+        plain = codec == "msgpack"
+        left = turn = max(POLL_EVERY // self._running, 4)
+        async for item in items:
+            if context.killed:
+                break
+            data = pack_plain(item) if plain else None
+            if data is not None and len(data) <= _SMALL:
+                credit.bytes -= len(data)
+            else:
+                try:
+                    encoded = item if type(item) is Encoded else encode(item, codec, native, "item")
+                except CallHomeError as failure:
+                    return failure
+                credit.bytes -= encoded.size
+                data = encoded.data
+                # The next item is most likely of the same kind as this one.
+                plain = codec == "msgpack" and type(item) is not Encoded and len(data) <= _SMALL
+                if encoded.handles:
+                    plain = False
+                    encoded = await self._runtime.lend(encoded, stream.home, stream.key[1])
+                    stream.emit_alone(encoded)
+                    data = None
+            credit.items -= 1
+            if data is not None:
+                if not stream.batch:
+                    self._serving.mark(stream)
+                stream.batch.append(data)
+            if credit.items <= 0 or credit.bytes <= 0:
+                # Only here, not behind the item before: the end of a handler needs no room.
+                await stream.wait_credit()
+                left = turn = max(POLL_EVERY // self._running, 4)
+            if context.killed:
+                break
+            try:
+                encoded = item if type(item) is Encoded else encode(item, codec, native, "item")
+            except CallHomeError as failure:
+                return failure
+            credit.items -= 1
+            credit.bytes -= encoded.size
+            if encoded.handles:
+                stream.emit_alone(await self._runtime.lend(encoded, stream.home, stream.key[1]))
+            else:
+                batch = stream.batch
+                if not batch:
+                    self._serving.mark(stream)
+                batch.append(encoded.data)
+            left -= 1
+            if left > 0:
+                continue
+            self._until_poll -= turn
+            if self._until_poll <= 0:
+                self._until_poll = POLL_EVERY
+                self._runtime.port.poll_control()
+            await asyncio.sleep(0)
+            left = turn = max(POLL_EVERY // self._running, 4)
+        return None
+
+    async def _close_iterator(self, stream: Served, items: AsyncIterator[Any]) -> None:
+        """Run the handler's ``finally`` now, not when the collector comes by."""
+        close = getattr(items, "aclose", None)
+        if close is None:
+            return
+        try:
+            await close()
+        except asyncio.CancelledError:
+            return
+        except Exception as failure:
+            self._runtime.complain(f"closing the handler of {stream.open.target}", failure)
+
+
+def engine_error(error: BaseException) -> EngineError:
+    """What a handler raised, as its caller will see it."""
+    text = "".join(traceback.format_exception(error))
+    return EngineError(
+        str(error) or type(error).__name__,
+        type=qualified_name(type(error)),
+        traceback=text[-_TRACEBACK:],
+    )
