@@ -1,0 +1,109 @@
+"""Engines and actors for the tests of clusters; imported by exec'd children."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from actors import Actor, Context, Engine, handles
+
+
+class Echo(Engine[Any, Any]):
+    """Answers with the request, once."""
+
+    async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
+        yield request
+
+
+class Where(Engine[Any, Any]):
+    """Answers with its process and that process's cores."""
+
+    async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
+        yield {"pid": os.getpid(), "cores": sorted(os.sched_getaffinity(0))}
+
+
+class Endless(Engine[Any, Any]):
+    """Yields one item, then waits for ever."""
+
+    async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
+        yield os.getpid()
+        await asyncio.Event().wait()
+
+
+class Refuses(Engine[Any, Any]):
+    """Its constructor raises."""
+
+    def __init__(self) -> None:
+        raise ValueError("this engine refuses")
+
+    async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
+        yield None
+
+
+class Stuck(Engine[Any, Any]):
+    """Never gets through on_start."""
+
+    async def on_start(self) -> None:
+        await asyncio.Event().wait()
+
+    async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
+        yield None
+
+
+class Add(NamedTuple):
+    """Add to a Counter."""
+
+    amount: int
+
+
+class Total(NamedTuple):
+    """Ask a Counter for its total and its process."""
+
+
+class Die(NamedTuple):
+    """End the process at once, with this exit code."""
+
+    code: int
+
+
+class Counter(Actor):
+    """Counts in memory; ``log`` is a file that gets a line for each start and stop."""
+
+    def __init__(self, log: str = "") -> None:
+        self.log = log
+        self.total = 0
+
+    def note(self, text: str) -> None:
+        if self.log:
+            with Path(self.log).open("a") as file:
+                file.write(f"{text}\n")
+
+    async def on_start(self) -> None:
+        self.note("start")
+
+    async def on_stop(self) -> None:
+        self.note("stop")
+
+    @handles(Add)
+    async def add(self, message: Add) -> int:
+        self.total += message.amount
+        return self.total
+
+    @handles(Total)
+    async def report(self, message: Total) -> list[int]:
+        return [self.total, os.getpid()]
+
+    @handles(Die)
+    async def die(self, message: Die) -> None:
+        os._exit(message.code)
+
+
+class CallsAtStart(Actor):
+    """Calls an endpoint when it starts, and fails if that fails."""
+
+    async def on_start(self) -> None:
+        answer = await self.calls.call("test.echo.one", {"from": self.name}, timeout=5.0)
+        assert answer == {"from": self.name}
