@@ -16,6 +16,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -62,6 +63,7 @@ class _Node:
         self._progress = progress
         self._child: Child | None = None
         self._outpost: Outpost | None = None
+        self._began = time.monotonic()
         self.folder = ""
 
     @property
@@ -85,6 +87,7 @@ class _Node:
 
     def launch(self) -> None:
         """Claim the name and start the process. Raises NameTaken, SpecError, SpawnError."""
+        self._began = time.monotonic()
         claim = Claim(self.spec.settings.run, self.cluster, self.spec.name)
         self.folder = claim.folder
         try:
@@ -115,6 +118,10 @@ class _Node:
         address = await self.child.wait_ready()
         self._outpost = Outpost(self.spec, self.cluster, group)
         await self._outpost.start(self.folder, address)
+        self._tell(
+            f"node {self.spec.name} of cluster {self.cluster} is ready "
+            f"({time.monotonic() - self._began:.2f} s)"
+        )
 
     async def stop(self) -> None:
         """Stop in order, then by force; nothing is left."""

@@ -20,7 +20,7 @@ from actors.cluster.plan import children, record_of
 from actors.cluster.spec import NodeSpec
 from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
-from actors.errors import ActorDead, CallHomeError, NoWorkers
+from actors.errors import ActorDead, NoWorkers
 from actors.kernel.actor import Actor, handles
 from actors.kernel.ref import Ref
 from actors.kernel.supervisor import ChildSpec, ChildStatus, Supervisor
@@ -81,6 +81,7 @@ class NodeActor(Actor):
         self.runtime.on(Publish, self._on_publish)
         self.runtime.on(Withdraw, self._on_withdraw)
         self.runtime.when_down.append(self._on_peer_down)
+        self.progress(f"node {self._spec.name} starts {len(self._supervisor.status())} actors")
         await self._supervisor.start()
         self._serves = True
         self._write_info()
@@ -133,11 +134,14 @@ class NodeActor(Actor):
         await self._publisher.sync(self.settings.start_timeout)
 
     def _write_info(self) -> None:
-        if self._serves:
-            alive = [status.address for status in self._supervisor.status() if status.address]
-            write_info(
-                NodeInfo(self._cluster, self._spec.name, self._folder, self.address, tuple(alive))
-            )
+        if not self._serves:
+            return
+        alive = [status.address for status in self._supervisor.status() if status.address]
+        info = NodeInfo(self._cluster, self._spec.name, self._folder, self.address, tuple(alive))
+        try:
+            write_info(info)
+        except OSError as error:  # a full disk must not end what runs
+            log.warning("%s/node.json is out of date: %s", self._folder, error)
 
     @handles(Ps)
     async def ps(self, message: Ps) -> list[dict[str, Any]]:
@@ -167,7 +171,7 @@ class NodeActor(Actor):
             async with answers:
                 async for answer in answers:
                     found = answer
-        except CallHomeError as error:
+        except Exception as error:  # whatever an actor answers, the node lives on
             log.info("%s was not inspected: %s", status.address, error)
         return found
 

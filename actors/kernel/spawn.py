@@ -151,13 +151,14 @@ class Child:
 
     def _exec(self, status: int) -> subprocess.Popen[bytes]:
         spec = self._launch.spec
-        path = _import_path()
+        env = {**os.environ, **(self._launch.env or {})}
+        path = _import_path(self._launch.env)
         full = {
             **spec,
             "parent": os.getpid(),
             "status_fd": status,
             "path": path,
-            "pythonpath": os.environ.get("PYTHONPATH"),
+            "pythonpath": env.get("PYTHONPATH"),
             "linger": self._launch.linger,
             "death_signal": self._launch.death_signal,
         }
@@ -166,7 +167,7 @@ class Child:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "actors.kernel.child", label],
             stdin=subprocess.PIPE,
-            env={**os.environ, **(self._launch.env or {}), "PYTHONPATH": os.pathsep.join(path)},
+            env={**env, "PYTHONPATH": os.pathsep.join(path)},
             pass_fds=(status, *self._launch.fds),
             # Ctrl-C goes to the terminal's group; a child must not die of it out of order.
             start_new_session=True,
@@ -351,10 +352,14 @@ def _retrieve(future: asyncio.Future[Address]) -> None:
         future.exception()
 
 
-def _import_path() -> list[str]:
-    """Our sys.path for the child, absolute, and with the folder that ``actors`` came from."""
+def _import_path(env: Mapping[str, str] | None) -> list[str]:
+    """Our sys.path for the child, absolute, with the folder that ``actors`` came from.
+
+    A PYTHONPATH of the child's own stands before it, as it would for any program.
+    """
     root = str(Path(__file__).resolve().parent.parent.parent)
-    path = [os.path.abspath(entry) for entry in sys.path]
+    own = (env or {}).get("PYTHONPATH", "").split(os.pathsep)
+    path = [os.path.abspath(entry) for entry in [*filter(None, own), *sys.path]]
     if root not in path:
         path.append(root)
     return list(dict.fromkeys(path))

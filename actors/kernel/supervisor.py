@@ -69,7 +69,7 @@ class Watcher(Protocol):
         """The child that served at ``address`` has ended; ``again``: it will be restarted."""
 
     def on_trouble(self, spec: ChildSpec, text: str) -> None:
-        """A restart failed, or the child is given up; one sentence for the operator."""
+        """A restart failed, or the child is given up; text for the operator."""
 
     def on_progress(self, spec: ChildSpec, text: str) -> None:
         """What a starting child is busy with."""
@@ -206,7 +206,10 @@ class Supervisor:
         except SpawnError as error:
             if self._stopping.is_set():
                 return False
-            self._watcher.on_trouble(entry.spec, f"restart failed: {error}")
+            # Nobody waits for this one at a call site, so the child's traceback goes along.
+            trace = error.details.get("traceback", "")
+            text = f"restart failed: {error}\n{trace}".rstrip()
+            self._watcher.on_trouble(entry.spec, text)
             return True
         self._up(entry, child)
         return True

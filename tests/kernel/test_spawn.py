@@ -217,6 +217,15 @@ async def test_what_a_child_process_looks_like(run: str, tmp_path: Path) -> None
     await one.stop(PATIENCE)
 
 
+async def test_a_python_path_of_its_own(run: str, tmp_path: Path) -> None:
+    (tmp_path / "only_there.py").write_text("from tests.kernel.troubled import Fine as Fine\n")
+    keys = spec(run, "Fine", **{"class": "only_there:Fine"})
+    one = Child(Launch(keys, env={"PYTHONPATH": str(tmp_path)}))
+    one.launch(PATIENCE)
+    await one.wait_ready()
+    await one.stop(PATIENCE)
+
+
 async def test_many_children_start_beside_each_other(run: str) -> None:
     several = [child(run, "Fine", name=f"fine-{number}") for number in range(4)]
     addresses = [await one.wait_ready() for one in several]
