@@ -81,49 +81,29 @@ class Pump:
         plain = codec == "msgpack"
         left = turn = max(POLL_EVERY // self._running, 4)
         async for item in items:
-            if context.killed:
-                break
-            data = pack_plain(item) if plain else None
-            if data is not None and len(data) <= _SMALL:
-                credit.bytes -= len(data)
-            else:
-                try:
-                    encoded = item if type(item) is Encoded else encode(item, codec, native, "item")
-                except CallHomeError as failure:
-                    return failure
-                credit.bytes -= encoded.size
-                data = encoded.data
-                # The next item is most likely of the same kind as this one.
-                plain = codec == "msgpack" and type(item) is not Encoded and len(data) <= _SMALL
-                if encoded.handles:
-                    plain = False
-                    encoded = await self._runtime.lend(encoded, stream.home, stream.key[1])
-                    stream.emit_alone(encoded)
-                    data = None
-            credit.items -= 1
-            if data is not None:
-                if not stream.batch:
-                    self._serving.mark(stream)
-                stream.batch.append(data)
             if credit.items <= 0 or credit.bytes <= 0:
                 # Only here, not behind the item before: the end of a handler needs no room.
                 await stream.wait_credit()
                 left = turn = max(POLL_EVERY // self._running, 4)
             if context.killed:
                 break
-            try:
-                encoded = item if type(item) is Encoded else encode(item, codec, native, "item")
-            except CallHomeError as failure:
-                return failure
-            credit.items -= 1
-            credit.bytes -= encoded.size
-            if encoded.handles:
-                stream.emit_alone(await self._runtime.lend(encoded, stream.home, stream.key[1]))
+            data = pack_plain(item) if plain else None
+            if data is None or len(data) > _SMALL:
+                try:
+                    encoded = item if type(item) is Encoded else encode(item, codec, native, "item")
+                except CallHomeError as failure:
+                    return failure
+                # The next item is most likely of the same kind as this one.
+                plain = codec == "msgpack" and type(item) is not Encoded and encoded.size <= _SMALL
+                if encoded.handles:
+                    encoded = await self._runtime.lend(encoded, stream.home, stream.key[1])
+                stream.emit(encoded)
             else:
-                batch = stream.batch
-                if not batch:
+                credit.items -= 1
+                credit.bytes -= len(data)
+                if not stream.batch:
                     self._serving.mark(stream)
-                batch.append(encoded.data)
+                stream.batch.append(data)
             left -= 1
             if left > 0:
                 continue

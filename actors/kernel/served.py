@@ -84,20 +84,17 @@ class Served:
     # --------------------------------------------------------------------------------------- items
 
     def emit(self, encoded: Encoded) -> None:
-        """Send one item; it leaves with this tick's batch. The caller minds the credit.
-
-        ``Serving`` has these lines once more, in its loop.
-        """
+        """Send one item; it leaves with this tick's batch. The caller minds the credit."""
         self.credit.spend(1, encoded.size)
         if encoded.handles:
-            self.emit_alone(encoded)
+            self._emit_alone(encoded)
             return
         if not self.batch:
             self.serving.mark(self)
         self.batch.append(encoded.data)
 
-    def emit_alone(self, encoded: Encoded) -> None:
-        """Send one item that has handles, lent already, behind those gathered before it."""
+    def _emit_alone(self, encoded: Encoded) -> None:
+        """One item that has handles, lent already, behind those gathered before it."""
         self.serving.collect(self)
         self.serving.accept(self)
         self.state.feed(machine.DATA, LocalProtocolError)

@@ -292,8 +292,7 @@ class Serving:
             # The kill was ours, so the home does not know yet.
             self._send_end(stream, End(stream.key[1], stream.seq, told, self.role.report(stream)))
         stream.wake_feed()
-        stream.context.when_cancelled = None
-        stream.context.unlink()
+        stream.context.finish("the handler that made the call has ended")
 
     def _send_end(self, stream: Served, message: End) -> None:
         self.runtime.port.send(stream.home, message, size=64 if message.error is None else 2048)
