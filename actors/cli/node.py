@@ -1,0 +1,165 @@
+"""``ps`` and ``stop``: nodes that somebody else has started."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from argparse import Namespace
+from typing import Any, Final
+
+from actors.cli.command import FAILED
+from actors.cli.show import put, say, size, table
+from actors.cli.signals import Interrupts
+from actors.client import Client
+from actors.cluster.cores import show
+from actors.cluster.folder import NodeInfo, live_nodes
+from actors.cluster.launcher import find_node, stop_node
+from actors.cluster.node import Ps
+from actors.config import Settings
+from actors.errors import CallHomeError, SpecError
+from actors.messages import Inspect, Record
+
+_HEAD: Final = (
+    "NODE", "ACTOR", "STATE", "PID", "CORES", "IN FLIGHT", "QUEUED", "RESTARTS", "RSS", "ENDPOINT",
+)  # fmt: skip
+#: How long one node or actor may take to say what it carries, in seconds.
+_PATIENCE: Final = 3.0
+
+
+def ps(options: Namespace) -> int:
+    """``callhome ps``."""
+    return asyncio.run(_ps(options))
+
+
+def stop(options: Namespace) -> int:
+    """``callhome stop``."""
+    return asyncio.run(_stop(options))
+
+
+def _chosen(options: Namespace) -> list[NodeInfo]:
+    """The running nodes that the options describe. Raises ActorDead when there is none."""
+    settings = Settings.load()
+    found = [
+        info
+        for info in live_nodes(settings.run)
+        if options.cluster in (None, info.cluster) and options.node in (None, info.node)
+    ]
+    return found or [find_node(options.cluster, options.node, settings.run)]
+
+
+async def _ps(options: Namespace) -> int:
+    code = 0
+    seen: list[tuple[NodeInfo, list[dict[str, Any]]]] = []
+    with Interrupts():
+        for info in _chosen(options):
+            try:
+                seen.append((info, await _rows(info, options.counters)))
+            except CallHomeError as error:  # one node that hangs must not hide the others
+                say(f"error: node {info.cluster}/{info.node}: {error}")
+                code = FAILED
+    if options.json:
+        for info, rows in seen:
+            facts = {"cluster": info.cluster, "node": info.node, "pid": info.address.pid}
+            put(json.dumps({**facts, "folder": info.folder, "actors": rows}))
+        return code
+    cells = [_cells(f"{info.cluster}/{info.node}", row) for info, rows in seen for row in rows]
+    put(table(_HEAD, cells))
+    if options.counters:
+        put("")
+        put(table(("NODE", "ACTOR", "COUNTER", "VALUE"), _counted(seen)))
+    return code
+
+
+async def _rows(info: NodeInfo, counters: bool) -> list[dict[str, Any]]:
+    """What a node says of its actors, and those in the launcher's process say of themselves."""
+    async with Client(run=info.folder, settings=Settings.load()) as client:
+        rows: list[dict[str, Any]]
+        rows = await client.ref("node").ask(Ps(counters), timeout=_PATIENCE)
+        told = {row["name"] for row in rows}
+        for record in client.records():
+            if record.kind != "node" and record.address.name not in told:
+                rows.append(await _here(client, record, counters))
+        return rows
+
+
+async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    try:
+        answers = client.ref(record.address.name).stream(Inspect(), timeout=_PATIENCE)
+        async with answers:
+            async for answer in answers:
+                found = answer
+    except CallHomeError as error:
+        found = {"reason": str(error)}
+    row = {
+        "name": record.address.name,
+        "role": record.kind,
+        "endpoint": record.endpoint or None,
+        "state": "here",
+        "pid": record.address.pid,
+        "cores": _affinity(record.address.pid),
+        "rss": None,  # of the whole program, not of the actor
+        "restarts": 0,
+        "reason": found.get("reason", ""),
+        **{key: found.get(key) for key in ("in_flight", "queued", "capacity")},
+    }
+    return row | ({"counters": found.get("counters")} if counters else {})
+
+
+def _affinity(pid: int) -> list[int] | None:
+    try:
+        return sorted(os.sched_getaffinity(pid))
+    except OSError:
+        return None
+
+
+def _cells(node: str, row: dict[str, Any]) -> tuple[str, ...]:
+    flight = "-" if row["in_flight"] is None else str(row["in_flight"])
+    if row["capacity"] is not None:
+        flight += f"/{row['capacity']}"
+    return (
+        node,
+        row["name"],
+        row["state"],
+        str(row["pid"] or "-"),
+        "-" if row["cores"] is None else show(row["cores"]),
+        flight,
+        "-" if row["queued"] is None else str(row["queued"]),
+        str(row["restarts"]),
+        size(row["rss"]),
+        row["endpoint"] or row["role"],
+    )
+
+
+def _counted(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[tuple[str, ...]]:
+    """Counters that are not zero."""
+    return [
+        (f"{info.cluster}/{info.node}", row["name"], name, str(value))
+        for info, rows in seen
+        for row in rows
+        for name, value in sorted((row["counters"] or {}).items())
+        if value
+    ]
+
+
+async def _stop(options: Namespace) -> int:
+    chosen = _chosen(options)
+    clusters = sorted({info.cluster for info in chosen})
+    if len(clusters) > 1:
+        raise SpecError(
+            f"several clusters are running: {', '.join(clusters)}; choose with --cluster"
+        )
+    grace = 3600.0 if options.grace is None else options.grace
+    code = 0
+    with Interrupts():
+        for info in chosen:
+            if await stop_node(info, grace):
+                say(f"node {info.cluster}/{info.node} has stopped")
+            else:
+                say(
+                    f"error: node {info.cluster}/{info.node} did not stop within {grace:g} s and "
+                    "was killed; its actors end with it"
+                )
+                code = FAILED
+    return code

@@ -1,0 +1,187 @@
+"""The command line of ``callhome``: commands, options, and help that teaches by examples."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, NoReturn
+
+_TOP = """\
+Actors in processes: streams through routers, frames in shared memory.
+
+  callhome up examples/cluster.toml --cores 0,1              start a node; Ctrl-C stops it
+  callhome ps                                                what runs, and what it carries
+  callhome stream demo.shout.generate '{"text": "a b c"}'    one request, many items
+  callhome stop                                              stop it from another shell
+"""
+_CODES = """\
+exit codes: 0 done, 1 failed, 2 wrong usage or spec, 128 + N ended by signal N
+settings come from CALLHOME_... variables, such as CALLHOME_RUN for the run folder
+"""
+_UP = """\
+Starts the node that a spec describes and stays until Ctrl-C, SIGTERM or `callhome stop`. Ctrl-C
+once stops everything in order and leaves no process, socket or memory; twice does so by force.
+"""
+_UP_END = """\
+examples:
+  callhome up examples/cluster.toml               a TOML file
+  callhome up launch.py                           the NodeSpec that the script calls NODE
+  callhome up launch.py:OTHER                     ... or OTHER
+  callhome up cluster.toml --cores 0-3            router on core 0, engines spread over 1 to 3
+  callhome up cluster.toml --cluster blue         a second cluster beside the first
+
+exit codes: 0 after a clean stop, 1 when the node did not start or died by itself, 2 wrong spec
+"""
+_PS = """\
+Lists the actors of every running node: pid, cores, streams in flight / capacity, queued, restarts,
+resident memory (shared memory that it has touched included) and endpoint.
+"""
+_PS_END = """\
+examples:
+  callhome ps
+  callhome ps --cluster blue --counters           requests, items, bytes, errors by kind, ...
+  callhome ps --json | jq '.actors[].pid'         one JSON object a node
+"""
+_CALL = "Sends one request and prints the one answer as a line of JSON."
+_STREAM = """\
+Sends one request and prints each item as a line of JSON as it comes. Ctrl-C once asks the engine to
+finish (what it still yields is printed), twice drops the stream.
+"""
+_CHAT = """\
+Sends each line of stdin as one item (text) to a bidirectional endpoint and prints the answers as
+they come: text as it is, other values as JSON. The end of stdin (Ctrl-D) is our last word and no
+cancel. Ctrl-C once asks the engine to finish, twice drops the stream.
+"""
+_CHAT_END = """\
+examples:
+  callhome chat demo.chat.converse
+  callhome chat demo.chat.converse < lines.txt
+  seq 3 | callhome chat demo.total.sum --json     each line is JSON: here a number
+"""
+_ITEMS = """
+JSON has no bytes, arrays or frames: they are shown as text such as "<bytes 3: 616263>" and
+"<Frame uint8 1080x1920x3>"; dates, UUIDs and Decimals are shown as their text, NaN as "NaN".
+"""
+_STOP = """\
+Asks nodes to stop in order and waits for their end; after --grace seconds it ends them by force.
+"""
+_STOP_END = """\
+examples:
+  callhome stop                                   the only cluster that runs
+  callhome stop --cluster blue --grace 60
+"""
+_DOCTOR = """\
+Checks what callhome needs of this machine, one line each: ok, warn or FAIL, and what to do about
+it. Exit code 1 when a check failed.
+"""
+_DOCTOR_END = """\
+examples:
+  callhome doctor
+  callhome doctor --fix                           also removes what dead nodes have left
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells a mistake in one line, as every other error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"callhome: error: {message} (see {self.prog} --help)\n")
+        sys.exit(2)
+
+
+def _seconds(text: str) -> float | None:
+    if text.lower() == "none":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 31_536_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected seconds, or none")
+    return value
+
+
+def request(text: str) -> Any:
+    """A request in JSON; ``-`` reads it from stdin."""
+    source = sys.stdin.read() if text == "-" else text
+    try:
+        return json.loads(source)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{source[:80]!r} is no JSON: {error}; text needs its quotes: '\"hello\"'"
+        ) from None
+
+
+def _common(name: str) -> _Parser:
+    """The options of several commands."""
+    common = _Parser(add_help=False)
+    if name == "up":
+        common.add_argument("--cluster", metavar="NAME", help="its name (that of the file)")
+    elif name != "doctor":
+        common.add_argument("--cluster", metavar="NAME", help="the cluster (the only one)")
+        common.add_argument("--node", metavar="NAME", help="the node (the only one)")
+    common.add_argument("--traceback", action="store_true", help="show where an error comes from")
+    return common
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; parsed options name their ``module`` and ``command`` (a function there)."""
+    shape = argparse.RawDescriptionHelpFormatter
+    top = _Parser(prog="callhome", description=_TOP, epilog=_CODES, formatter_class=shape)
+    commands = top.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+
+    def add(name: str, module: str, brief: str, text: str, end: str) -> argparse.ArgumentParser:
+        found = commands.add_parser(
+            name, help=brief, description=text, epilog=end, formatter_class=shape,
+            parents=[_common(name)],
+        )  # fmt: skip
+        found.set_defaults(module=module, command=name)
+        return found
+
+    up = add("up", "up", "start a node and keep it", _UP, _UP_END)
+    up.add_argument("spec", metavar="SPEC", help="FILE.toml, SCRIPT.py or SCRIPT.py:NAME")
+    up.add_argument("--cores", metavar="0,1", help="cores to spread the actors over")
+    ps = add("ps", "node", "list actors and what they carry", _PS, _PS_END)
+    ps.add_argument("--counters", action="store_true", help="what each has done since it started")
+    ps.add_argument("--json", action="store_true", help="one line of JSON a node")
+    _add_talk(add)
+    stop = add("stop", "node", "stop nodes", _STOP, _STOP_END)
+    stop.add_argument(
+        "--grace", type=_seconds, default=30.0, metavar="SECONDS", help="before force (30)"
+    )
+    doctor = add("doctor", "doctor", "check this machine", _DOCTOR, _DOCTOR_END)
+    doctor.add_argument("--fix", action="store_true", help="remove what dead nodes have left")
+    return top
+
+
+def _add_talk(add: Any) -> None:
+    for name, brief, text in (
+        ("call", "one request, one answer", _CALL),
+        ("stream", "one request, many items", _STREAM),
+    ):
+        end = (
+            f'examples:\n  callhome {name} demo.shout.generate \'{{"text": "hi"}}\'\n'
+            f"  callhome {name} demo.shout.generate - < request.json\n{_ITEMS}"
+        )
+        talk = add(name, "talk", brief, text, end)
+        talk.add_argument("endpoint", metavar="ENDPOINT", help="namespace.component.endpoint")
+        talk.add_argument(
+            "request",
+            metavar="JSON",
+            type=request,
+            nargs="?",
+            help="the request (null); - is stdin",
+        )
+        _add_timeout(talk)
+    chat = add("chat", "talk", "lines in, answers out", _CHAT, _CHAT_END + _ITEMS)
+    chat.add_argument("endpoint", metavar="ENDPOINT", help="namespace.component.endpoint")
+    chat.add_argument("--json", action="store_true", help="JSON in and JSON out, a line each")
+    _add_timeout(chat)
+
+
+def _add_timeout(talk: argparse.ArgumentParser) -> None:
+    talk.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", default=argparse.SUPPRESS,
+        help="limit for the whole of it, or none (call: setting call_timeout; else none)",
+    )  # fmt: skip

@@ -1,0 +1,93 @@
+"""``callhome up``: start a node from its spec and keep it until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from argparse import Namespace
+
+from actors.cli.command import FAILED
+from actors.cli.show import say
+from actors.cli.signals import Interrupts
+from actors.cluster.cores import parse_cores, show
+from actors.cluster.folder import live_nodes
+from actors.cluster.launcher import Cluster
+from actors.cluster.script import load_spec
+from actors.cluster.spec import NodeSpec
+from actors.config import Settings
+from actors.errors import ConnectionLost
+from actors.kernel.spawn import Exit
+from actors.messages import Record
+
+
+def up(options: Namespace) -> int:
+    """``callhome up SPEC``."""
+    cores = None if options.cores is None else parse_cores(options.cores)
+    spec = load_spec(options.spec)
+    name = options.cluster or _name(options.spec)
+    cluster = Cluster(spec, cluster=name, cores=cores, progress=say)
+    return asyncio.run(_keep(cluster, spec, cores))
+
+
+def _name(reference: str) -> str:
+    """A cluster is called like its file, so that a second start of the same file is noticed."""
+    stem = os.path.basename(reference).partition(":")[0].rpartition(".")[0]
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", stem).strip("-.")[:40] or "main"
+
+
+async def _keep(cluster: Cluster, spec: NodeSpec, cores: tuple[int, ...] | None) -> int:
+    began = time.monotonic()
+    stopping = asyncio.Event()
+    with Interrupts(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
+        async with cluster:
+            where = f" on cores {show(cores)}" if cores else ""
+            took = time.monotonic() - began
+            say(f"node {cluster.name}/{spec.name} is up after {took:.2f} s{where}")
+            await _suggest(cluster)
+            interrupts.ask = stopping.set
+            ended = await _wait(cluster, stopping)
+            if ended is None:
+                say("stopping; once more ends it by force")
+    if ended is None or ended.clean:
+        say(f"node {cluster.name}/{spec.name} has stopped")
+        return 0
+    name = f"{cluster.name}/{spec.name}"
+    say(f"error: node {name} ended by itself: {ended}; see its output above, start it again")
+    return FAILED
+
+
+async def _wait(cluster: Cluster, stopping: asyncio.Event) -> Exit | None:
+    """How a node ended, or None when we are told to stop first."""
+    asked = asyncio.create_task(stopping.wait())
+    ended = asyncio.create_task(cluster.wait_ended())
+    try:
+        await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+        return ended.result()[1] if ended.done() else None
+    finally:
+        asked.cancel()
+        ended.cancel()
+
+
+async def _suggest(cluster: Cluster) -> None:
+    """What to type next, with endpoints that there are."""
+    try:
+        async with cluster.client() as client:
+            records = client.records()
+    except ConnectionLost:
+        return  # the node has ended again; that is told next
+    engines = [record for record in records if record.kind == "engine"]
+    talks = {record.many: _try(record) for record in reversed(engines)}
+    others = {info.cluster for info in live_nodes(Settings.load().run)} - {cluster.name}
+    option = f" --cluster {cluster.name}" if others else ""
+    say("try, from another shell:")
+    for line in ("callhome ps", *talks.values(), "callhome stop"):
+        say(f"  {line}{option}")
+
+
+def _try(record: Record) -> str:
+    if record.many:
+        return f"callhome chat {record.endpoint}"
+    return f"callhome stream {record.endpoint} JSON"
