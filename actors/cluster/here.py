@@ -42,6 +42,7 @@ class _Placed:
         self._bus = bus
         self._stopping = asyncio.Event()
         self.started: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
+        self.started.add_done_callback(_retrieve)
 
     async def run(self) -> None:
         """Start, serve, stop. A failure goes to ``started``, or to the log if it comes later."""
@@ -73,6 +74,12 @@ class _Placed:
     def stop(self) -> None:
         """Ask it to end."""
         self._stopping.set()
+
+
+def _retrieve(started: asyncio.Future[Record]) -> None:
+    """A failure that nobody awaits any more (the whole cluster is stopping) is no warning."""
+    if not started.cancelled():
+        started.exception()
 
 
 class Outpost:
@@ -178,6 +185,8 @@ class Outpost:
         """Stop what is placed here, last started first, then leave the node."""
         for placed, task in reversed(self._placed):
             placed.stop()
+            if not placed.started.done():
+                task.cancel()
             _, late = await asyncio.wait({task}, timeout=self._spec.settings.stop_grace)
             if late:
                 task.cancel()

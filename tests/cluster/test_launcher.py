@@ -193,6 +193,14 @@ async def test_an_actor_placed_here_that_cannot_start() -> None:
     assert "this engine refuses" in str(error)
 
 
+async def test_a_start_here_that_takes_too_long() -> None:
+    stuck = EngineSpec("test.stuck.one", f"{WORKERS}:Stuck", place="here")
+    spec = NodeSpec(engines=[stuck], settings=Settings.load(start_timeout=10 * TICK))
+    error = await fails(spec)
+    assert error.details["stage"] == "timeout"
+    assert "'test.stuck.one' (in this process)" in str(error)
+
+
 async def test_the_body_s_own_error_comes_through_and_nothing_is_left() -> None:
     with pytest.raises(ZeroDivisionError):
         async with Cluster(NodeSpec(engines=[ECHO])):
