@@ -117,6 +117,13 @@ class Context:
             self._parent._children.pop(self, None)
             self._parent = None
 
+    def finish(self, reason: str) -> None:
+        """The stream has ended: calls that its handler has left running end with it."""
+        self.when_cancelled = None
+        for child in list(self._children):
+            child.kill(reason)
+        self.unlink()
+
     async def wait_stopped(self) -> None:
         """Wait until the context is stopped or killed; returns at once if it is.
 

@@ -39,7 +39,7 @@ class EngineContext(Context):
     endpoints.
 
     ``call``, ``stream`` and ``open`` make child streams: a stop or kill of this one reaches them,
-    and they get what is left of its deadline.
+    they get what is left of its deadline, and what still runs when the handler ends is killed.
     """
 
     __slots__ = ("_caller", "_lookup", "_runtime")

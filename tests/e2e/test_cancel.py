@@ -161,7 +161,8 @@ async def test_b87_cancels_overtake_a_full_mailbox(tmp_path: Path) -> None:
 
         async def empty() -> bool:
             found = await inspect(client, "worker")
-            return found["in_flight"] == 1 and found["queued"] == 0  # 1: this very question
+            # 1: this very question
+            return bool(found["in_flight"] == 1 and found["queued"] == 0)
 
         await wait_until(empty)
         assert await ref.ask(Work(2000, 0.0), timeout=10 * TICK) == 2000
