@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
 
+from actors.kernel.links import held
 from actors.kernel.opened import Limits, Opened
 from actors.kernel.responses import DuplexStream, ResponseStream, drop_queue, plain
 from actors.kernel.runtime import Runtime
@@ -81,7 +82,7 @@ class Request:
                 named=self.named,
             )
         except BaseException:
-            for handle in self.encoded.handles:
+            for handle in held(self.encoded.handles):
                 caller.runtime.memory.unexport(handle)
             self.context.unlink()
             raise
@@ -158,7 +159,7 @@ class Caller:
     def _answer(self, sent: Request, stream: Opened, answers: list[Any]) -> Any:
         if stream.error is not None:
             drop_queue(self.runtime, stream)
-            raise stream.error
+            raise stream.failure()
         if stream.seq != 1:
             sent.context.kill("more than one answer")
             drop_queue(self.runtime, stream)

@@ -143,10 +143,22 @@ class Opened:
         if self.state.request_open:
             return
         if self.error is not None:
-            raise self.error
+            raise self.failure()
         if self.state.response_open:
             raise LocalProtocolError("send after end: this side has said its last already")
         raise Cancelled("the engine has ended the stream and takes no more input")
+
+    def failure(self) -> CallHomeError:
+        """What ended the stream, as an exception to be raised; a new one at each call.
+
+        The one that is kept must not be raised: its traceback would tie the stream to its reader's
+        variables, and keep the memory of the items in them.
+        """
+        kept = self.error
+        assert kept is not None
+        fresh = type(kept)(kept.message, **kept.details)
+        fresh.__cause__ = kept.__cause__
+        return fresh
 
     def feed(self, encoded: Encoded) -> None:
         """Send one request item; ``wait_feed_credit`` came before."""

@@ -78,7 +78,7 @@ class ResponseStream:
                 if again is None:
                     if stream.error is None:
                         raise StopAsyncIteration
-                    raise stream.error
+                    raise stream.failure()
                 stream = self._stream = again
                 queue = stream.queue
                 continue

@@ -30,13 +30,16 @@ class Slow(Engine[dict[str, Any], Any]):
     """Yields ``items``, waits ``wait`` seconds, yields ``"late"``.
 
     ``frames``: items are arrays of that many bytes. ``polite``: a stop ends the wait, with
-    ``"last"`` as the final item.
+    ``"last"`` as the final item. ``ask`` = ``"leases"``: yields how many frames are lent.
     """
 
     def __init__(self, trace: str) -> None:
         self.pen = Pen(trace)
 
     async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[Any]:
+        if request.get("ask") == "leases":
+            yield ctx._runtime.memory.statistics().lent  # what no user needs to see
+            return
         tag = request.get("tag", "-")
         self.pen.write("started", tag)
         try:
