@@ -29,7 +29,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("actors.discovery", "actors.health"),
     ("actors.engine", "actors.router", "actors.ingress", "actors.client"),
     ("actors.cluster",),
-    ("actors.cli", "actors.testing", "actors.gateway", "actors.__main__"),
+    ("actors.cli", "actors.testing", "actors.gateway"),
+    ("actors.__main__",),  # the command without an installation
     ("actors",),
 )
 RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}

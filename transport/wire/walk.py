@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import ClassVar, Final, NoReturn
 
 from transport.errors import CallHomeError, EncodeError
 from transport.wire.values import (
@@ -57,29 +57,35 @@ class Walk(ABC):
     pass unchanged.
     """
 
+    #: By class and unbound: methods bound to the object would tie it into a cycle, and what it has
+    #: seen, frames among it, would live until the collector comes by.
+    _handlers: ClassVar[dict[type, Callable[..., object]]]
+
+    def __init_subclass__(cls) -> None:
+        cls._handlers = {
+            type(None): _same,
+            bool: _same,
+            int: cls._int,
+            float: cls.write_float,
+            str: cls._str,
+            bytes: cls.write_bytes,
+            list: cls._list,
+            tuple: cls._tuple,
+            dict: cls._dict,
+            Annotated: cls._annotated,
+        }
+
     def __init__(self, export: Export | None, root: str) -> None:
         self._export = export
         self._root = root
         self._path: list[object] = []
         self._depth = 0
         self._in_key = False
-        self._handlers: dict[type, Callable[..., object]] = {
-            type(None): _same,
-            bool: _same,
-            int: self._int,
-            float: self.write_float,
-            str: self._str,
-            bytes: self.write_bytes,
-            list: self._list,
-            tuple: self._tuple,
-            dict: self._dict,
-            Annotated: self._annotated,
-        }
 
     def value(self, value: object) -> object:
         """Write one value of any kind."""
         handler = self._handlers.get(type(value))
-        return handler(value) if handler is not None else self._other(value)
+        return handler(self, value) if handler is not None else self._other(value)
 
     # What a codec adds.
 
@@ -254,7 +260,7 @@ class Walk(ABC):
         return opaque
 
 
-def _same(value: object) -> object:
+def _same(walk: Walk, value: object) -> object:
     return value
 
 
