@@ -163,7 +163,10 @@ class Actor:
     async def inspect(self, message: Inspect) -> AsyncIterator[dict[str, Any]]:
         """Counters and load; a stream, so that a busy mailbox does not hide them."""
         port = self.runtime.port.statistics()._asdict()
+        memory = self.runtime.memory.statistics()
         counters = self.counters.to_dict() | {f"bus.{name}": count for name, count in port.items()}
+        counters |= {"memory.bytes": memory.in_use, "memory.slots": memory.slots}
+        counters["memory.lent"] = memory.lent
         yield self.carries() | {"counters": counters}
 
     # ------------------------------------------------------------------------------------------ ins
@@ -255,6 +258,8 @@ class Actor:
         except Exception as failure:
             error = failure
         self._serving.end(stream, error)
+        # Its traceback holds this frame and, with it, what the message held: frames among them.
+        error = None
 
     def shut(self) -> None:
         """Take no more messages: the mailbox ends, streams end with an error that says so."""

@@ -47,6 +47,11 @@ def read_handles(values: list[Any]) -> list[Handle]:
     ]
 
 
+def held(values: Sequence[Any]) -> list[Handle]:
+    """Our own handles among what an encoded value refers to; bytes in line are nobody's."""
+    return [each for each in values if type(each) is Handle]
+
+
 class Links:
     """What this process lends and borrows."""
 
@@ -121,19 +126,19 @@ class Links:
             if not answer.done():
                 answer.set_result(None)
 
-    def segments(self, handles: Sequence[Handle]) -> list[Any]:
+    def segments(self, values: Sequence[Any]) -> list[Any]:
         """Announcements to travel inside an Open: who will serve it is not known yet."""
-        if not handles:
+        if not values:
             return []
         # Nobody is peer 0: forgetting it afterwards makes every Open carry what it needs.
-        found = [list(each) for each in self.memory.needs(0, handles)]
+        found = [list(each) for each in self.memory.needs(0, held(values))]
         self.memory.forget(0)
         return found
 
-    def requested(self, number: int, handles: Sequence[Handle], via: Address) -> None:
+    def requested(self, number: int, values: Sequence[Any], via: Address) -> None:
         """The frames of a request are on their way with stream ``number``, by way of ``via``."""
-        if handles:
-            self._requests[number] = (via, list(handles))
+        if values:
+            self._requests[number] = (via, held(values))
 
     def accepted(self, number: int, peer: int) -> None:
         """``peer`` serves the stream and holds its frames from now on."""

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.served import Served
+from actors.kernel.turnstile import Turnstile
 from transport.errors import (
     CallHomeError,
     Cancelled,
@@ -42,7 +43,8 @@ class Pump:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._runtime = serving.runtime
-        self._running = 0
+        #: Shared with ``Serving``, which queues the streams that get credit.
+        self.turns = Turnstile()
         self._until_poll = POLL_EVERY
 
     async def run(self, stream: Served, items: AsyncIterator[Any]) -> None:
@@ -52,7 +54,7 @@ class Pump:
         EngineError, whatever its class, so that nobody takes it for one of the road or the worker.
         """
         error: BaseException | None = None
-        self._running += 1
+        self.turns.running += 1
         try:
             error = await self._send_items(stream, items)
         except asyncio.CancelledError:
@@ -66,9 +68,11 @@ class Pump:
             if isinstance(failure, (KeyboardInterrupt, SystemExit)):
                 raise
         finally:
-            self._running -= 1
+            self.turns.running -= 1
             await self._close_iterator(stream, items)
             self._serving.end(stream, error)
+            # Its traceback holds this frame and the handler's: the frames in them would stay.
+            error = None
 
     async def _send_items(self, stream: Served, items: AsyncIterator[Any]) -> CallHomeError | None:
         """The loop of ``run``; the error of an item that could not be encoded.
@@ -79,12 +83,13 @@ class Pump:
         context, credit, encode = stream.context, stream.credit, self._runtime.encode
         codec, native = stream.codec, stream.native
         plain = codec == "msgpack"
-        left = turn = max(POLL_EVERY // self._running, 4)
+        turns = self.turns
+        left = turn = turns.turn
         async for item in items:
             if credit.items <= 0 or credit.bytes <= 0:
                 # Only here, not behind the item before: the end of a handler needs no room.
                 await stream.wait_credit()
-                left = turn = max(POLL_EVERY // self._running, 4)
+                left = turn = turns.turn
             if context.killed:
                 break
             data = pack_plain(item) if plain else None
@@ -111,8 +116,8 @@ class Pump:
             if self._until_poll <= 0:
                 self._until_poll = POLL_EVERY
                 self._runtime.port.poll_control()
-            await asyncio.sleep(0)
-            left = turn = max(POLL_EVERY // self._running, 4)
+            await turns.wait()
+            left = turn = turns.turn
         return None
 
     async def _close_iterator(self, stream: Served, items: AsyncIterator[Any]) -> None:

@@ -159,8 +159,10 @@ class Serving:
         stream = self.streams.get((sender, m.stream))
         if stream is not None:
             stream.credit.grant(m.items, m.bytes)
-            if stream.credit_waiter is not None and stream.credit.open:
-                stream.wake_credit()
+            waiter = stream.credit_waiter
+            if waiter is not None and stream.credit.open and not waiter.done():
+                stream.credit_waiter = None
+                self.pump.turns.queue(waiter)
 
     # ------------------------------------------------------------------------------------------ the
 
