@@ -19,6 +19,7 @@ from actors.engine.api import (
 )
 from actors.engine.threads import SyncItems, Threads
 from actors.errors import SpecError
+from actors.kernel.links import held
 from actors.kernel.runtime import Runtime
 from actors.kernel.served import Served
 from transport.errors import EngineError
@@ -131,18 +132,30 @@ class Adapted:
             request = decode(stream)
         arguments = (request, context) if handler.takes_context else (request,)
         items = self._items(arguments, context, stream)
-        return items if adapter is None else _adapted(items, adapter)
+        if adapter is None:
+            return items
+        # A thread has called the adapter already, before it resumed its generator.
+        return _adapted(items, (lambda done: done) if handler.is_generator else adapter.encode)
+
+    def _drop(self, item: Any) -> None:
+        """Give back what an item holds that was encoded and then not sent."""
+        if type(item) is Encoded:
+            for handle in held(item.handles):
+                self._runtime.memory.unexport(handle)
 
     def _items(self, arguments: Any, context: EngineContext, stream: Served) -> AsyncIterator[Any]:
         handler = self.handler
         if handler.is_generator:
-            return SyncItems(
-                lambda: handler._function(*arguments),
-                context,
-                self._threads,
-                lambda item: self._runtime.encode(item, stream.codec, stream.native, "item"),
-                "" if self._adapter is not None else stream.codec,
+            encode: Callable[[Any], Any] = (
+                self._adapter.encode
+                if self._adapter is not None
+                else lambda item: self._runtime.encode(item, stream.codec, stream.native, "item")
             )
+            codec = "" if self._adapter is not None else stream.codec
+            return SyncItems(
+                lambda: handler._function(*arguments), context, self._threads, encode, codec,
+                self._drop,
+            )  # fmt: skip
         found = handler._function(*arguments)
         if handler.is_coroutine:
             return _answer(found)
@@ -165,11 +178,13 @@ async def _answer(coroutine: Any) -> AsyncIterator[Any]:
             await close()
 
 
-async def _adapted(items: AsyncIterator[Any], adapter: PayloadAdapter) -> AsyncIterator[Encoded]:
+async def _adapted(
+    items: AsyncIterator[Any], encode: Callable[[Any], tuple[bytes, bool, bool]]
+) -> AsyncIterator[Encoded]:
     """The user's own bytes for each item; the adapter alone knows what they mean."""
     try:
         async for item in items:
-            data, is_error, stop = adapter.encode(item)
+            data, is_error, stop = encode(item)
             yield Encoded(bytes(data), [], len(data))
             if is_error:
                 raise EngineError(

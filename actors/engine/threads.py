@@ -62,17 +62,25 @@ class SyncItems:
         make: Callable[[], Iterator[Any]],
         context: Context,
         threads: Threads,
-        encode: Callable[[Any], Encoded],
+        encode: Callable[[Any], Any],
         codec: str,
+        drop: Callable[[Any], None],
     ) -> None:
+        """``encode`` and ``drop`` are called on the loop; ``drop`` gets what was encoded in vain.
+
+        ``codec`` ``""``: every item goes through ``encode``, and what that returns is handed out.
+        """
         self._make = make
         self._context = context
         self._threads = threads
         self._encode = encode
         self._plain = codec == "msgpack"
+        self._drop = drop
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Condition()
-        self._ready: deque[Encoded] = deque()
+        self._ready: deque[Any] = deque()
+        #: The item handed out last: when the stream is killed, its taker may not have sent it.
+        self._last: Any = None
         self._started = self._ended = self._closed = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -83,7 +91,7 @@ class SyncItems:
     def __aiter__(self) -> SyncItems:
         return self
 
-    async def __anext__(self) -> Encoded:
+    async def __anext__(self) -> Any:
         if not self._started:
             self._started = True
             self._threads.run(self)
@@ -92,11 +100,15 @@ class SyncItems:
                 if self._ready:
                     if len(self._ready) == _AHEAD:
                         self._lock.notify()
-                    return self._ready.popleft()
+                    self._last = self._ready.popleft()
+                    return self._last
                 if self._ended:
-                    if self._error is not None:
-                        raise self._error
-                    raise StopAsyncIteration
+                    error, self._error = self._error, None
+                    try:
+                        raise error or StopAsyncIteration
+                    finally:
+                        # Its traceback holds this frame: it would keep the handler's frames alive.
+                        error = None
                 self._waiter = self._loop.create_future()
                 self._woken = False
             await self._waiter
@@ -106,6 +118,15 @@ class SyncItems:
         self._closed = True
         with self._lock:
             self._lock.notify()
+        await self._wait_ended()
+        # Dropping what was lent to the reader meanwhile changes nothing.
+        for each in (self._last, *self._ready):
+            if each is not None:
+                self._drop(each)
+        self._ready.clear()
+        self._last = None
+
+    async def _wait_ended(self) -> None:
         while self._started and not self._ended:
             with self._lock:
                 if self._ended:
@@ -152,17 +173,17 @@ class SyncItems:
             error = failure
         done()
         with self._lock:
-            self._error = error
+            self._error, error = error, None
             self._ended = True
             if not self._loop.is_closed():
                 self._wake()
 
-    def _packed(self, item: Any) -> Encoded:
+    def _packed(self, item: Any) -> Any:
         data = pack_plain(item) if self._plain else None
         if data is not None and len(data) < 32_768:
             return Encoded(data, [], len(data))
         # Arrays and large buffers go through the loop: the arena and its leases belong to it.
-        answer: queue.SimpleQueue[Encoded | BaseException] = queue.SimpleQueue()
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
         def encode() -> None:
             try:
@@ -176,12 +197,11 @@ class SyncItems:
             raise found
         return found
 
-    def _hand_over(self, encoded: Encoded) -> bool:
+    def _hand_over(self, encoded: Any) -> bool:
         with self._lock:
-            while len(self._ready) >= _AHEAD:
-                if self._closed or self._context.killed:
-                    return False
+            while len(self._ready) >= _AHEAD and not self._closed and not self._context.killed:
                 self._lock.wait(_LOOK)
+            # In any case: whoever closes us drops it.
             self._ready.append(encoded)
             self._wake()
-        return True
+        return not self._closed and not self._context.killed

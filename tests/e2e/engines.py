@@ -138,6 +138,13 @@ class Part(Engine[Request, Any]):
             frame.array[:] = number
             yield frame
 
+    async def do_raise(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
+        """Fails with a view of the request's frame in its hands."""
+        view = request["frame"].array[1:]
+        if view.size:
+            raise ValueError("boom")
+        yield view
+
     async def do_hold(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
         """Fill the arena up to ``n`` slots of ``size`` and give an array that finds no room."""
         held = [ctx.frames.new(request["size"], "u1") for _ in range(request["n"])]
@@ -210,6 +217,9 @@ def in_a_thread(request: Request, ctx: Context) -> Iterator[Any]:
 def arrays_in_a_thread(request: Request, ctx: Context) -> Iterator[Any]:
     """Arrays and frames out of a thread, many more than are taken."""
     for number in range(request["n"]):
+        if number == request.get("raise_at"):
+            view = request["frame"].array[1:]
+            raise ValueError(f"boom {view.size}")
         if number % 2:
             frame = ctx.frames.new(request["size"], "u1")
             frame.array[:] = number % 251
@@ -269,6 +279,14 @@ async def letters(request: str, ctx: Context) -> AsyncIterator[str]:
         yield letter
 
 
+def letters_in_a_thread(request: str, ctx: Context) -> Iterator[Any]:
+    """The same out of a thread, in one list that changes."""
+    item = [""]
+    for letter in request:
+        item[0] = letter
+        yield item if letter.islower() else letter
+
+
 _PR_SET_DUMPABLE = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -316,6 +334,12 @@ GENERATOR = EngineSpec(
 )
 ECHO = EngineSpec(endpoint="t.echo.go", engine=HERE + "Echo", name="echo")
 TOTAL = EngineSpec(endpoint="t.total.go", engine=HERE + "total", name="total")
+MORE_LETTERS = EngineSpec(
+    endpoint="t.letters.sync",
+    engine=HERE + "letters_in_a_thread",
+    adapter=HERE + "Bracketed",
+    name="more-letters",
+)
 LETTERS = EngineSpec(
     endpoint="t.letters.go", engine=HERE + "letters", adapter=HERE + "Bracketed", name="letters"
 )

@@ -13,7 +13,7 @@ import pytest
 from actors import Client, NodeSpec
 from actors.errors import DecodeError, EncodeError, EngineError
 from actors.kernel.opened import Limits, Opened
-from tests.e2e.engines import ECHO, LETTERS, PART, UNARY
+from tests.e2e.engines import ECHO, LETTERS, MORE_LETTERS, PART, UNARY
 from tests.e2e.standing import Standing, inspect, standing, wait_idle
 from transport.context import Context
 from transport.payload import Encoded
@@ -25,7 +25,7 @@ both = pytest.mark.parametrize("codec", ["msgpack", "json"])
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Standing]:
-    with standing(NodeSpec(engines=[PART, UNARY, ECHO, LETTERS])) as found:
+    with standing(NodeSpec(engines=[PART, UNARY, ECHO, LETTERS, MORE_LETTERS])) as found:
         yield found
 
 
@@ -80,7 +80,7 @@ async def test_b100_large_integers_arrive_or_are_refused_before_anything(
         after = await inspect(client.ref("part"))
         # One request more: the second look itself.
         assert after["counters"]["requests"] == before["counters"]["requests"] + 1
-        assert (await inspect(client.ref("router")))["in_flight"] == 0
+        await wait_idle(client)
         assert await echo(client, 1, codec) == 1
 
 
@@ -204,6 +204,17 @@ async def test_an_adapter_speaks_the_payloads_of_others(node: Standing) -> None:
         assert list(stream.queue) == []
         assert isinstance(stream.error, EngineError)
         assert "no brackets" in str(stream.error)
+        await wait_idle(client)
+
+
+async def test_an_adapter_speaks_for_a_generator_in_a_thread(node: Standing) -> None:
+    async with node.client() as client:
+        stream = await raw(client, "t.letters.sync", b"<ab.cd>")
+        assert list(stream.queue) == [b"<['a']>", b"<['b']>", b"<.>"]
+        assert stream.error is None
+        stream = await raw(client, "t.letters.sync", b"<a!b>")
+        assert list(stream.queue) == [b"<['a']>", b"<!>"]
+        assert isinstance(stream.error, EngineError)
         await wait_idle(client)
 
 
