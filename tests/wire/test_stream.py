@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from transport.errors import LocalProtocolError, RemoteProtocolError
@@ -54,6 +56,11 @@ def test_counts_of_the_walk() -> None:
     illegal = sum(after is None for row in s.TABLE.values() for after in row)
     assert legal + illegal == len(s.TABLE) * len(s.INPUT_NAMES)
     assert (len(s.TABLE), legal, illegal) == (17, 82, 88)
+
+
+def test_the_document_shows_the_table_as_it_is() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+    assert s.table_as_markdown() in text, "paste table_as_markdown() into docs/protocol.md"
 
 
 def test_no_joint_state_is_left_unsettled() -> None:

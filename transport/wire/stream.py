@@ -137,6 +137,23 @@ def describe(state: State) -> str:
     )
 
 
+def table_as_markdown() -> str:
+    """The whole machine as a table, for ``docs/protocol.md``; a test holds the two together."""
+
+    def short(state: State) -> str:
+        request, response, cancel = state
+        return f"{REQUEST_NAMES[request]} {RESPONSE_NAMES[response]} {CANCEL_NAMES[cancel]}"
+
+    rows = [f"| state | {' | '.join(INPUT_NAMES)} |", "|---" * (len(INPUT_NAMES) + 1) + "|"]
+    for state in sorted(TABLE):
+        cells = (
+            "–" if after is None else "=" if after == state else short(after)  # noqa: RUF001
+            for after in TABLE[state]
+        )
+        rows.append(f"| {short(state)} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 class StreamState:
     """One stream's state; ``many`` says whether the request is a stream of items too."""
 
