@@ -23,22 +23,12 @@ from actors.discovery.registry import RegistryDiscovery
 from actors.errors import SpecError
 from actors.kernel.actor import Actor
 from actors.kernel.runtime import Runtime
+from actors.kernel.stage import StageError
 from transport.bus.address import Address
 from transport.bus.port import Bus
 
 Ready = Callable[[Address, dict[str, Any]], None]
 Progress = Callable[[str], None]
-
-
-class StageError(Exception):
-    """An actor did not come up, or ended with an error; ``stage`` is import, constructor, bind,
-    on_start or exit.
-    """
-
-    def __init__(self, stage: str, cause: BaseException) -> None:
-        super().__init__(f"{stage}: {cause}")
-        self.stage = stage
-        self.cause = cause
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import secrets
 from typing import Any
 
 from actors.client import Client
-from actors.cluster.entry import StageError, facts_of, make_actor, running
+from actors.cluster.entry import facts_of, make_actor, running
 from actors.cluster.plan import actor_child, here, record_of
 from actors.cluster.spec import Instance, NodeSpec
 from actors.config import Settings
@@ -27,6 +27,7 @@ from actors.discovery.registry import RegistryDiscovery
 from actors.errors import CallHomeError, DeadlineExceeded, SpawnError
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
+from actors.kernel.stage import StageError
 from actors.messages import Added, Publish, Record, Snapshot, Withdraw
 from transport.bus.address import Address
 from transport.bus.port import Bus

@@ -21,6 +21,8 @@ from actors.messages import Record
 from transport.bus.address import Address
 
 NODE_NAME: Final = "node"
+#: The module whose ``run_actor`` a child calls: the kernel knows no role, so it is told by name.
+ENTRY: Final = "actors.cluster.entry"
 STAGES: Final = {"engine": 0, "router": 0, "actor": 1}
 STOPS: Final = {"engine": 0, "router": 1, "actor": 2}
 
@@ -41,6 +43,7 @@ def node_child(
         "cluster": cluster,
         "node": node.name,
         "supervisor": None,
+        "entry": ENTRY,
         "cpus": None,
         "settings": node.settings.to_dict(),
         "class": "actors.cluster.node:NodeActor",
@@ -74,6 +77,7 @@ def actor_child(
         "cluster": cluster,
         "node": node,
         "supervisor": list(supervisor),
+        "entry": ENTRY,
         "cpus": list(cpus) if cpus else None,
         "settings": settings.to_dict(),
         **_role_keys(spec),

@@ -156,14 +156,16 @@ def _run(spec: dict[str, Any], status: Status) -> int:
     try:
         import asyncio
 
+        from actors.kernel.stage import StageError
+
         # By name: what runs an actor stands above everything that an actor may be.
-        entry = importlib.import_module("actors.cluster.entry")
+        entry = importlib.import_module(spec["entry"])
     except BaseException as error:
         status.failed("import", error)
         raise
     try:
         asyncio.run(entry.run_actor(spec, status.ready, status.progress))
-    except entry.StageError as error:
+    except StageError as error:
         cause = error.cause
         status.failed(error.stage, cause)
         if error.stage == "exit":  # nobody waits for this news at a call site: leave it in the log

@@ -44,6 +44,7 @@ def spec(run: str, cls: str, **keys: Any) -> dict[str, Any]:
         "cluster": "test",
         "node": "a",
         "supervisor": None,
+        "entry": "actors.cluster.entry",
         "cpus": None,
         "settings": Settings().to_dict(),
         "class": f"tests.kernel.troubled:{cls}",

@@ -1,0 +1,17 @@
+"""The one exception that says how far a starting actor came; raised by whoever runs it, read by the
+first code of a child (``actors.kernel.child``) and by the launcher for actors in its own process.
+"""
+
+from __future__ import annotations
+
+
+class StageError(Exception):
+    """An actor did not come up, or ended with an error.
+
+    ``stage`` is import, constructor, bind, on_start or exit; ``cause`` is what was raised there.
+    """
+
+    def __init__(self, stage: str, cause: BaseException) -> None:
+        super().__init__(f"{stage}: {cause}")
+        self.stage = stage
+        self.cause = cause
