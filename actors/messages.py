@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from transport.bus.address import Address
 from transport.wire.message import message
 
-# --------------------------------------------------------------------------------------------- data
+# --------------------------------------------------------------------------------------- data lane
 
 
 @message(23)
@@ -153,7 +153,12 @@ class Hello(NamedTuple):
     address: Address
 
 
-# ------------------------------------------------------------------------------------------ control
+@message(11)
+class Bye(NamedTuple):
+    """The sender's incarnation closes, though its process may live on; behind all that it sent."""
+
+
+# ------------------------------------------------------------------------------------ control lane
 
 
 @message(16)
@@ -240,7 +245,7 @@ class Inspect(NamedTuple):
     """Ask any actor, as a stream of one item, for its counters and what it carries."""
 
 
-# ---------------------------------------------------------------------------------------------- reg
+# ---------------------------------------------------------------------------------------- registry
 
 
 class Record(NamedTuple):

@@ -113,6 +113,16 @@ class Peers:
         self._dead_now(address, self._reasons.get(address.incarnation, ""))
         return False
 
+    def left(self, incarnation: int) -> None:
+        """A peer said goodbye: it is done with us, though its process may live on."""
+        address = self._known.get(incarnation)
+        if address is None or incarnation in self._dead:
+            return
+        watch = self._watches.get((address.pid, address.started))
+        if watch is not None:
+            watch.addresses.pop(incarnation, None)
+        self._dead_now(address, "it has closed")
+
     def reason(self, address: Address, reason: str) -> None:
         """The node says how a process ended."""
         self._reasons[address.incarnation] = reason

@@ -17,7 +17,7 @@ from actors.errors import ActorDead
 from actors.kernel.home import Home
 from actors.kernel.links import Links
 from actors.kernel.peers import Peers, start_time
-from actors.messages import Down, Hello
+from actors.messages import Bye, Down, Hello
 from transport.bus.address import Address
 from transport.bus.port import Bus, Port
 from transport.errors import EncodeError, RemoteProtocolError
@@ -80,6 +80,7 @@ class Runtime:
             raise
         self.peers = Peers(self.port, self._down)
         self.on(Hello, lambda sender, m: self.peers.note(m.address))
+        self.on(Bye, lambda sender, m: self.peers.left(sender))
         self.on(Down, lambda sender, m: self.peers.reason(m.address, m.reason))
         self.links = Links(self)
         self.home = Home(self)
@@ -218,6 +219,7 @@ class Runtime:
             return
         self.home.close(reason)
         self.links.send_releases()
+        self.port.send_all(Bye())
         self._closed = True
         if self._ticking is not None:
             self._ticking.cancel()

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from actors.messages import FeedCredit, Item, Open
+from actors.messages import FeedCredit, Inspect, Item, Open
 from transport.bus.address import Address
 from transport.context import Context
 from transport.errors import CallHomeError, LocalProtocolError
@@ -31,6 +31,7 @@ class Served:
         "begun",
         "codec",
         "context",
+        "counted",
         "credit",
         "credit_waiter",
         "feed_ended",
@@ -61,6 +62,8 @@ class Served:
         self.codec = message.codec
         self.native = message.native
         self.context = context
+        #: Looking at the counters does not move them.
+        self.counted = message.target != Inspect.__name__
         self.state = StreamState(message.many)
         self.credit = SendCredit(message.window_items, message.window_bytes)
         self.credit_waiter: asyncio.Future[None] | None = None

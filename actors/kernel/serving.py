@@ -78,7 +78,7 @@ class Serving:
         deadline = None if m.remaining is None else time.monotonic() + m.remaining
         stream = Served(self, m, self.role.make_context(m, deadline))
         self.streams[key] = stream
-        self.counters.requests += 1
+        self.counters.requests += stream.counted
         stream.context.when_cancelled = lambda _: self._cancelled(stream)
         self.runtime.peers.note(m.home)
         if not self.runtime.peers.watch(m.home):
@@ -146,8 +146,9 @@ class Serving:
         stream.state.feed(machine.DATA, LocalProtocolError)
         self.runtime.port.send(stream.home, Items(stream.key[1], stream.seq, batch), size=size)
         stream.seq += len(batch)
-        self.counters.items += len(batch)
-        self.counters.bytes += size
+        if stream.counted:
+            self.counters.items += len(batch)
+            self.counters.bytes += size
 
     def _collect(self) -> None:
         if self._dirty:

@@ -42,7 +42,7 @@ class Turnstile:
         await turn
 
     def queue(self, turn: asyncio.Future[None]) -> None:
-        """Resolve ``turn`` when it is its turn: one Credit message may be for hundreds of streams."""
+        """Resolve ``turn`` when it has its turn; one Credit message may be for hundreds."""
         self._waiting.append(turn)
         if not self._planned:
             self._planned = True

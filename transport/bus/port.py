@@ -12,6 +12,7 @@ Ports of one process (``place="here"``) hand each other their messages without a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import OrderedDict, deque
@@ -227,6 +228,13 @@ class Port:
         elif len(box.messages) >= _EARLY:
             # The peer can begin with these while we still make the rest of this tick's batch.
             self._flush_box(box)
+
+    def send_all(self, message: Message) -> None:
+        """Queue a message for every peer that something was sent to: on data, else on control."""
+        for incarnation, control in list(self._boxes):
+            if not control or (incarnation, False) not in self._boxes:
+                with contextlib.suppress(OutboxFull):
+                    self.send(self._boxes[incarnation, control].address, message, control)
 
     def _open(self, to: Address, control: bool) -> _Outbox:
         box = self._boxes[to.incarnation, control] = _Outbox(to, control)
