@@ -169,6 +169,8 @@ class RouterActor(Actor):
     def begin_stream(self, stream: Served) -> None:
         if stream.open.many:
             self._serving.end(stream, Unsupported(f"{self.name} serves no endpoint itself"))
+        elif stream.open.target not in self._handlers:
+            self._serving.end(stream, self._nobody(stream.open.target))  # an endpoint without dots
         else:
             super().begin_stream(stream)
 

@@ -283,7 +283,7 @@ async def test_a_later_start_sweeps_what_a_killed_launcher_and_node_left(tmp_pat
         left = f"{info.folder}/router.1234.d"
         kill(info.address.pid)
         await wait_until(lambda: not any(lives(each.pid) for each in info.children), 30 * TICK)
-        Path(left).touch()  # as a socket's file
+        leave(left)
         assert there(f"{info.folder}/node.json")
         lines: list[str] = []
         async with Cluster(node(trace), cluster=name, progress=lines.append) as second:
@@ -297,6 +297,11 @@ async def test_a_later_start_sweeps_what_a_killed_launcher_and_node_left(tmp_pat
 def there(path: str) -> bool:
     """Whether a file or folder exists."""
     return Path(path).exists()
+
+
+def leave(path: str) -> None:
+    """Make a file, as a socket leaves one."""
+    Path(path).touch()
 
 
 def lives(pid: int) -> bool:
