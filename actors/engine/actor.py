@@ -93,13 +93,16 @@ class EngineActor(Actor):
             message.request_id, message.metadata, deadline, self.runtime, self._lookup
         )
 
+    def came(self, stream: Served) -> None:
+        """Count what came from each router, whether it begins or not: ``gone`` counts it again."""
+        account = self._account(stream.router)
+        if account is not None:
+            account.opened += 1
+
     def begin(self, stream: Served) -> None:
         """Start the stream, queue it, or refuse it: capacity and wait queue are the engine's
         alone.
         """
-        account = self._account(stream.router)
-        if account is not None:
-            account.opened += 1
         message = stream.open
         if message.target != self.endpoint and stream.router is not None:
             self._refuse(

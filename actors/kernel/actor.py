@@ -281,6 +281,9 @@ class ActorRole:
     def begin(self, stream: Served) -> None:
         self._actor.begin_stream(stream)
 
+    def came(self, stream: Served) -> None:
+        """Nothing to count: actors have no permits."""
+
     def gone(self, stream: Served) -> None:
         """Nothing to settle: actors have no permits."""
 

@@ -18,6 +18,9 @@ class Role(Protocol):
     def make_context(self, message: Open, deadline: float | None) -> Context:
         """The context that the handler will see."""
 
+    def came(self, stream: Served) -> None:
+        """An Open has come; ``gone`` follows for each, whether it begins or not."""
+
     def begin(self, stream: Served) -> None:
         """Start the stream, queue it, or end it with an error."""
 

@@ -78,11 +78,14 @@ class Serving:
         deadline = None if m.remaining is None else time.monotonic() + m.remaining
         stream = Served(self, m, self.role.make_context(m, deadline))
         self.streams[key] = stream
+        self.role.came(stream)
         self.counters.requests += stream.counted
         stream.context.when_cancelled = lambda _: self._cancelled(stream)
         self.runtime.peers.note(m.home)
         if not self.runtime.peers.watch(m.home):
-            return  # down() has dropped the stream already
+            # Its Open came behind the news of its death, by way of a router: nobody waits for it.
+            stream.context.kill(f"the caller {m.home} died")
+            return
         try:
             self.runtime.attach(m.segments)
             self.runtime.expect(m.handles)
