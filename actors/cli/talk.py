@@ -112,7 +112,7 @@ def _item(line: str, count: int) -> Any:
         return json.loads(line)
     except ValueError as error:
         raise SpecError(
-            f"line {count} is no JSON: {error}; without --json lines are text"
+            f"line {count} of stdin is no JSON: {error}; without --json lines are text"
         ) from None
 
 

@@ -1,0 +1,43 @@
+"""Help and wrong usage."""
+
+from __future__ import annotations
+
+import pytest
+
+from actors.cli import main
+
+COMMANDS = ("up", "ps", "call", "stream", "chat", "stop", "doctor")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches_by_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    _, _, examples = capsys.readouterr().out.partition("examples:\n")
+    assert f"callhome {command}" in examples
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "required: COMMAND"),
+        (["pss"], "invalid choice: 'pss'"),
+        (["up"], "required: SPEC"),
+        (["call"], "required: ENDPOINT"),
+        (["ps", "x"], "unrecognized arguments: x"),
+        (["stop", "--grace", "0"], "expected seconds"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert found.err.startswith("callhome: error: ")
+    assert found.err.count("\n") == 1
+    assert text in found.err
+    assert "--help)" in found.err

@@ -1,0 +1,173 @@
+"""up and stop: how a node comes, stays and goes; what is left after it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.tool import LIMIT, ROOT, Tool, Up, up, write_spec
+from tests.waiting import wait_until_sync
+
+PERMITTED = sorted(os.sched_getaffinity(0))
+
+
+def assert_nothing_left(tool: Tool) -> None:
+    wait_until_sync(lambda: os.listdir(tool.run_folder) == [], LIMIT, "the run folder is empty")
+
+
+def node_pid(tool: Tool) -> int:
+    found = tool.run("ps", "--json")
+    return int(json.loads(found.stdout)["pid"])
+
+
+def test_the_example_comes_up_on_its_cores_and_is_stopped(tool: Tool, tmp_path: Path) -> None:
+    cores = PERMITTED[:2]
+    text = ",".join(map(str, cores))
+    spec = str(ROOT / "examples" / "cluster.toml")
+    with up(tool, tmp_path / "log", spec, "--cores", text) as running:
+        actors = tool.actors()
+        assert actors["router"]["cores"] == [cores[0]]
+        assert actors["demo.shout.generate-1"]["cores"] == [cores[-1]]
+        assert "router router is ready (pid" in running.text
+        assert "callhome stream demo." in running.text
+        found = tool.run("stream", "demo.shout.generate", '{"text": "a b"}')
+        assert found.stdout == '"A"\n"B"\n'
+        stopped = tool.run("stop")
+        assert (stopped.returncode, stopped.stdout) == (0, "")
+        assert "node cluster/a has stopped" in stopped.stderr
+        assert running.wait() == 0
+    assert_nothing_left(tool)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_one_signal_stops_in_order(tool: Tool, tmp_path: Path, number: int) -> None:
+    with up(tool, tmp_path / "log", write_spec(tmp_path, same="same")) as running:
+        assert running.end(number) == 0
+        assert "has stopped" in running.text
+    assert_nothing_left(tool)
+
+
+def test_a_node_that_dies_by_itself_is_told(tool: Tool, tmp_path: Path) -> None:
+    with up(tool, tmp_path / "log", write_spec(tmp_path, same="same")) as running:
+        os.kill(node_pid(tool), signal.SIGKILL)
+        assert running.wait() == 1
+        assert "error: node node/a ended by itself: killed by SIGKILL" in running.text
+    assert_nothing_left(tool)
+
+
+def test_a_node_that_hangs_is_stopped_by_force(tool: Tool, tmp_path: Path) -> None:
+    with up(tool, tmp_path / "log", write_spec(tmp_path, same="same")) as running:
+        os.kill(node_pid(tool), signal.SIGSTOP)
+        stopped = tool.run("stop", "--grace", "0.3")
+        assert stopped.returncode == 1
+        assert "did not stop within 0.3 s and was killed" in stopped.stderr
+        assert running.wait() == 1
+    assert_nothing_left(tool)
+
+
+def test_a_second_node_of_the_same_name_is_refused(tool: Tool, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, same="same")
+    with up(tool, tmp_path / "log", spec):
+        second = tool.run("up", spec)
+        assert second.returncode == 1
+        assert "node 'a' of cluster 'node' is running (pid" in second.stderr
+        assert tool.run("call", "demo.same.run", "1").stdout == "1\n"
+
+
+def test_with_two_clusters_a_command_must_choose(tool: Tool, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, same="same")
+    with (
+        up(tool, tmp_path / "one", spec),
+        up(tool, tmp_path / "two", spec, "--cluster", "blue") as blue,
+    ):
+        assert "callhome stop --cluster blue" in blue.text
+        assert len(tool.run("ps", "--json").stdout.splitlines()) == 2
+        for command in (("call", "demo.same.run", "1"), ("stop",)):
+            found = tool.run(*command)
+            assert found.returncode == 2
+            assert "--cluster" in found.stderr
+        assert tool.run("call", "demo.same.run", "1", "--cluster", "blue").stdout == "1\n"
+    assert_nothing_left(tool)
+
+
+def test_a_script_is_a_spec_too(tool: Tool, tmp_path: Path) -> None:
+    script = tmp_path / "my script.py"
+    script.write_text(
+        "from actors import EngineSpec, NodeSpec, RouterSpec\n"
+        "async def same(request, ctx):\n    return request\n"
+        "OTHER = NodeSpec(name='b', engines=[EngineSpec('demo.same.run', same)])\n"
+    )
+    with up(tool, tmp_path / "log", f"{script}:OTHER") as running:
+        assert "node my-script/b is up" in running.text
+        assert tool.run("call", "demo.same.run", "[2]").stdout == "[2]\n"
+
+
+def test_a_start_can_be_interrupted(tool: Tool, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text("import time\ntime.sleep(30)\nasync def same(request):\n    return request\n")
+    spec = write_spec(tmp_path, slow=f"{slow}:same")
+    running = Up(tool, tmp_path / "log", spec)
+    wait_until_sync(lambda: os.listdir(tool.run_folder) != [], LIMIT)
+    assert running.end(signal.SIGINT) == 130
+    assert_nothing_left(tool)
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments", "text"),
+    [
+        ("replica = 2", (), "engines[0].replica: unknown key; did you mean 'replicas'?"),
+        ("capacity = 0", (), "engines[0].capacity: 0 is not allowed"),
+        ("= 1", (), "line"),
+        ("", ("--cores", "4095"), "core 4095 does not exist"),
+        ("", ("--cores", "x"), "cores: 'x' is not allowed"),
+        ("", ("--cluster", "a/b"), "cluster name 'a/b'"),
+        ("", ("--corse", "0"), "unrecognized arguments: --corse 0 (see callhome --help)"),
+    ],
+)
+def test_a_wrong_spec_is_exit_code_2(
+    tool: Tool, tmp_path: Path, extra: str, arguments: tuple[str, ...], text: str
+) -> None:
+    spec = Path(write_spec(tmp_path, same="same"))
+    spec.write_text(spec.read_text() + "\n" + extra)
+    found = tool.run("up", str(spec), *arguments)
+    assert found.returncode == 2
+    assert found.stderr.startswith("callhome: error: ")
+    assert found.stderr.count("\n") == 1
+    assert text in found.stderr
+    assert found.stdout == ""
+    assert os.listdir(tool.run_folder) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("class Wrong:\n    pass\n", "is a class but no Engine"),
+        ("import nowhere_to_be_found\n", "No module named 'nowhere_to_be_found'"),
+        (
+            "from actors import Engine\nclass Wrong(Engine):\n"
+            "    def __init__(self):\n        raise OSError('no model here')\n"
+            "    async def generate(self, request, ctx):\n        yield 1\n",
+            "constructor raised: OSError: no model here",
+        ),
+    ],
+)
+def test_an_engine_that_does_not_come_up_is_exit_code_1(
+    tool: Tool, tmp_path: Path, script: str, text: str
+) -> None:
+    (tmp_path / "wrong.py").write_text(script)
+    found = tool.run("up", write_spec(tmp_path, wrong=f"{tmp_path}/wrong.py:Wrong"))
+    assert found.returncode == 1
+    assert text in found.stderr.splitlines()[-1]
+    assert found.stderr.splitlines()[-1].startswith("callhome: error: ")
+    assert_nothing_left(tool)
+
+
+def test_without_a_node_commands_say_how_to_start_one(tool: Tool) -> None:
+    for command in (("ps",), ("stop",), ("call", "demo.same.run", "1")):
+        found = tool.run(*command)
+        assert found.returncode == 1
+        assert "start one with 'callhome up'" in found.stderr

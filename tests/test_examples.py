@@ -1,0 +1,56 @@
+"""The examples as users run them: copied elsewhere, from another folder, as processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import PATIENCE
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(script: Path, **environ: str) -> str:
+    """What a script prints when it is run from the root folder; it must succeed silently else."""
+    found = subprocess.run(
+        [sys.executable, str(script)],
+        cwd="/",
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=8 * PATIENCE,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+def test_the_main_job_from_elsewhere(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    out = run(tmp_path / "examples" / "launch.py", PYTHONPATH=str(ROOT))
+    told = {line[:10].strip() for line in out.splitlines()}
+    assert {"up", "unary", "stream", "chat", "frames", "stop", "drop", "proxy", "down"} <= told
+    assert "60 pictures of 1920x1080 in, darkened, out" in out
+    assert out.splitlines()[-1].startswith("left       nothing: 9 processes")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        (
+            "counter",
+            ["total: 3", "[3, 4, 5, 6]", "exit code 3", "anew: 5", "process: True"],
+        ),
+        ("frames", ["largest 7", "twice: FrameReleased", "'writeable': False", "right: True"]),
+    ],
+)
+def test_the_others_uninstalled(name: str, lines: list[str]) -> None:
+    out = run(ROOT / "examples" / f"{name}.py")
+    for line in lines:
+        assert line in out
