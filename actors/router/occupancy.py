@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from actors.messages import Report
 from transport.bus.address import Address
+from transport.errors import RemoteProtocolError
 
 Key = tuple[int, int]
 
@@ -92,7 +93,7 @@ class Occupancy:
         """Take in a report; the streams that it names as settled, with their error codes.
 
         Counts of an older report than the newest are ignored; the streams it names have settled all
-        the same.
+        the same. Raises RemoteProtocolError for a name that is none.
         """
         worker = self.workers.get(report.incarnation)
         if worker is None:
@@ -104,8 +105,15 @@ class Occupancy:
             worker.capacity = report.capacity
             worker.opened = report.opened
             worker.settled = report.settled
-        named = [((int(home), int(stream)), str(code)) for home, stream, code in report.ended]
-        return [(key, code) for key, code in named if self._settle(key) is not None]
+        settled: list[tuple[Key, str]] = []
+        for each in report.ended:
+            if len(each) != 3:
+                raise RemoteProtocolError("a settled stream is named by home, number and code")
+            key = (each[0], each[1])
+            if self._booked.get(key) is worker:  # nobody settles the streams of others
+                self._settle(key)
+                settled.append((key, str(each[2])))
+        return settled
 
     def _settle(self, key: Key) -> Carried | None:
         worker = self._booked.pop(key, None)

@@ -1,0 +1,205 @@
+"""What a router knows of its workers: loads that no lost report spoils, permits given back once."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from actors.messages import Report
+from actors.router.occupancy import Carried, Occupancy
+from transport.bus.address import Address
+from transport.errors import RemoteProtocolError
+
+HOME = Address("client", 1, 100, 1)
+OTHER = Address("client-2", 2, 101, 1)
+
+
+def engine(number: int) -> Address:
+    return Address(f"engine-{number}", 1000 + number, 200 + number, 1)
+
+
+def one(capacity: int = 4) -> tuple[Occupancy, Carried]:
+    occupancy = Occupancy()
+    return occupancy, occupancy.add(engine(0), "t.x.go", capacity)
+
+
+def report(
+    seq: int, *, in_flight: int = 0, queued: int = 0, opened: int = 0, settled: int = 0,
+    ended: list[list[object]] | None = None, worker: int = 0,
+) -> Report:  # fmt: skip
+    return Report(
+        engine(worker).incarnation, seq, in_flight, queued, 4, opened, settled, ended or []
+    )
+
+
+def test_a_new_worker_carries_nothing() -> None:
+    occupancy, worker = one()
+    assert (worker.load, worker.permits, worker.capacity) == (0, 0, 4)
+    assert worker.instance == engine(0).incarnation
+    assert occupancy.permits() == 0
+    assert list(occupancy.serving("t.x.go")) == [worker]
+    assert list(occupancy.serving("t.y.go")) == []
+
+
+def test_a_booking_counts_at_once_and_once_after_the_engine_has_seen_it() -> None:
+    occupancy, worker = one()
+    occupancy.book(worker, HOME, 1)
+    assert (worker.load, worker.permits) == (1, 1)
+    occupancy.report(report(1, in_flight=1, opened=1))
+    assert (worker.load, worker.permits) == (1, 1)
+    occupancy.report(report(2, opened=1, settled=1, ended=[[1, 1, ""]]))
+    assert (worker.load, worker.permits) == (0, 0)
+
+
+def test_what_other_routers_send_is_load_and_no_permit() -> None:
+    occupancy, worker = one()
+    occupancy.report(report(1, in_flight=3, queued=2))
+    assert (worker.load, worker.permits, occupancy.permits()) == (5, 0, 0)
+
+
+def test_the_streams_of_a_report_come_back_once_with_their_codes() -> None:
+    occupancy, worker = one()
+    for stream in (1, 2):
+        occupancy.book(worker, HOME, stream)
+    occupancy.book(worker, OTHER, 1)
+    ended: list[list[object]] = [[1, 1, ""], [2, 1, "engine"], [9, 9, "nobody's"]]
+    first = report(1, in_flight=1, opened=3, settled=2, ended=ended)
+    assert occupancy.report(first) == [((1, 1), ""), ((2, 1), "engine")]
+    assert occupancy.report(first) == []
+    assert occupancy.find(1, 1) is None
+    assert occupancy.find(1, 2) is worker
+    assert worker.permits == 1
+
+
+def test_an_older_report_changes_no_count_but_its_streams_have_settled_all_the_same() -> None:
+    occupancy, worker = one()
+    for stream in (1, 2):
+        occupancy.book(worker, HOME, stream)
+    occupancy.report(report(5, opened=2, settled=2, ended=[[1, 2, ""]]))
+    older = report(4, in_flight=1, opened=2, settled=1, ended=[[1, 1, "deadline"]])
+    assert occupancy.report(older) == [((1, 1), "deadline")]
+    assert (worker.load, worker.permits) == (0, 0)
+
+
+def test_a_lost_report_does_no_harm() -> None:
+    occupancy, worker = one()
+    for stream in range(10):
+        occupancy.book(worker, HOME, stream)
+    # Reports 1 to 8 never came.
+    occupancy.report(report(9, in_flight=2, opened=10, settled=8))
+    assert (worker.load, worker.permits) == (2, 2)
+
+
+def test_a_report_of_an_unknown_worker_is_nothing() -> None:
+    occupancy, worker = one()
+    occupancy.book(worker, HOME, 1)
+    assert occupancy.report(report(1, worker=7, settled=5, ended=[[1, 1, ""]])) == []
+    assert worker.permits == 1
+
+
+def test_a_stream_that_never_left_gives_its_permit_back() -> None:
+    occupancy, worker = one()
+    occupancy.book(worker, HOME, 1)
+    occupancy.unbook(HOME, 1)
+    assert (worker.sent, worker.load, worker.permits) == (0, 0, 0)
+    occupancy.unbook(HOME, 1)
+    assert (worker.sent, worker.load, worker.permits) == (0, 0, 0)
+    assert occupancy.find(1, 1) is None
+
+
+def test_a_worker_that_dies_takes_its_permits_along() -> None:
+    occupancy, worker = one()
+    other = occupancy.add(engine(1), "t.x.go", 4)
+    occupancy.book(worker, HOME, 1)
+    occupancy.book(worker, OTHER, 1)
+    occupancy.book(other, HOME, 2)
+    assert sorted(occupancy.remove(worker.instance)) == [(HOME, 1), (OTHER, 1)]
+    assert occupancy.permits() == 1
+    assert occupancy.find(1, 1) is None
+    assert occupancy.find(1, 2) is other
+    assert occupancy.remove(worker.instance) == []
+    # Its last report, and what a caller gives back late, change nothing.
+    assert occupancy.report(report(9, settled=2, ended=[[1, 1, ""]])) == []
+    occupancy.unbook(HOME, 1)
+    assert occupancy.permits() == 1
+
+
+def test_a_worker_that_comes_twice_keeps_its_permits() -> None:
+    occupancy, worker = one()
+    occupancy.book(worker, HOME, 1)
+    assert occupancy.add(engine(0), "t.x.go", 9) is worker
+    assert worker.permits == 1
+
+
+def test_a_report_settles_nothing_of_another_worker() -> None:
+    occupancy, worker = one()
+    other = occupancy.add(engine(1), "t.x.go", 4)
+    occupancy.book(other, HOME, 1)
+    assert occupancy.report(report(1, ended=[[1, 1, ""]])) == []
+    assert occupancy.find(1, 1) is other
+    assert worker.permits == 0
+
+
+@pytest.mark.parametrize("name", [[], [1], [1, 2], [1, 2, "", 4]])
+def test_a_malformed_name_of_a_stream_is_the_engines_fault(name: list[object]) -> None:
+    occupancy, _ = one()
+    with pytest.raises(RemoteProtocolError, match="home, number and code"):
+        occupancy.report(report(1, ended=[name]))
+
+
+class Truth:
+    """An engine as it really is; its reports may be lost, doubled or come in any order."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.seq = self.opened = self.settled = 0
+        self.running: list[tuple[int, int]] = []
+        self.unnamed: list[list[object]] = []
+
+    def report(self) -> Report:
+        self.seq += 1
+        named, self.unnamed = self.unnamed, []
+        return report(
+            self.seq, in_flight=len(self.running), opened=self.opened, settled=self.settled,
+            ended=named, worker=self.number,
+        )  # fmt: skip
+
+
+def test_loads_and_permits_agree_with_the_truth_whatever_happens_to_reports() -> None:
+    for seed in range(20):
+        draw = random.Random(seed)
+        occupancy = Occupancy()
+        truths = [Truth(number) for number in range(3)]
+        workers = [occupancy.add(engine(number), "t.x.go", 8) for number in range(3)]
+        travelling: list[tuple[Truth, tuple[int, int]]] = []
+        reports: list[Report] = []
+        stream = 0
+        for _ in range(400):
+            action = draw.randrange(5)
+            truth = draw.choice(truths)
+            if action == 0:
+                stream += 1
+                occupancy.book(workers[truth.number], HOME, stream)
+                travelling.append((truth, (1, stream)))
+            elif action == 1 and travelling:
+                arrived, key = travelling.pop(draw.randrange(len(travelling)))
+                arrived.opened += 1
+                arrived.running.append(key)
+            elif action == 2 and truth.running:
+                key = truth.running.pop(draw.randrange(len(truth.running)))
+                truth.settled += 1
+                truth.unnamed.append([*key, ""])
+            elif action == 3:
+                reports.append(truth.report())
+            elif reports:
+                each = reports.pop(draw.randrange(len(reports)))
+                for _ in range(draw.choice((0, 1, 1, 2))):  # lost, once, twice
+                    occupancy.report(each)
+            for worker in workers:
+                assert worker.permits >= 0
+        for truth, worker in zip(truths, workers, strict=True):
+            occupancy.report(truth.report())
+            waiting = sum(each is truth for each, _ in travelling)
+            assert worker.permits == len(truth.running) + waiting
+            assert worker.load == len(truth.running) + waiting
