@@ -11,7 +11,12 @@ _FLOOR_OF_UNIT = {"us": PINGPONG, "frames/s": CODEC, "items/s": CODEC}
 
 
 def verdict(before: Figure, after: Figure) -> str:
-    """``better`` or ``worse`` when the ranges of the two do not touch, else ``same``."""
+    """``better`` or ``worse`` when the ranges of the two do not touch, else ``same``.
+
+    A figure of one run has no range: then the word is ``one run``.
+    """
+    if min(before.runs, after.runs) < 2:
+        return "one run"
     if after.min > before.max:
         return "better" if more_is_better(after.unit) else "worse"
     if after.max < before.min:

@@ -113,6 +113,7 @@ def test_better_and_worse_need_ranges_that_do_not_touch() -> None:
     assert verdict(before, figure("unary.c1", "p50_us", "us", 130.0, 10.0)) == "worse"
     assert verdict(before, figure("unary.c1", "p50_us", "us", 70.0, 10.0)) == "better"
     assert verdict(before, figure("unary.c1", "p50_us", "us", 115.0, 10.0)) == "same"
+    assert verdict(before, before._replace(median=300.0, runs=1)) == "one run"
     slow = figure("unary.c64", "req_s", "req/s", 10_000.0)
     assert verdict(slow, figure("unary.c64", "req_s", "req/s", 12_000.0)) == "better"
 
