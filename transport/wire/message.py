@@ -26,6 +26,7 @@ _builders: dict[int, Callable[[list[Any]], Message]] = {}
 _tags: dict[type, int] = {}
 _NONE = type(None)
 _NIL = b"\xc0"
+_BYTES = frozenset([bytes])
 
 
 def message(tag: int) -> Callable[[_T], _T]:
@@ -122,12 +123,20 @@ def _inner(hint: Any) -> Callable[[Any], Any] | None:
     for member in _members(hint):
         if _is_record(member):
             return _builder(member)
+        if get_origin(member) is list and get_args(member)[0] is bytes:
+            return _all_bytes
         if get_origin(member) is list and _is_record(get_args(member)[0]):
             build = _builder(get_args(member)[0])
             return lambda values: [build(_as_list(value)) for value in values]
         if get_origin(member) is tuple:
             return tuple
     return None
+
+
+def _all_bytes(values: list[Any]) -> list[Any]:
+    if not _BYTES.issuperset(map(type, values)):
+        raise RemoteProtocolError("a payload among several is no bytes")
+    return values
 
 
 def _as_list(value: Any) -> list[Any]:
