@@ -181,8 +181,8 @@ def to_wire(error: BaseException) -> list[object]:
         code = error.details.get("code", error.code) if type(error) is CallHomeError else error.code
         details = {key: value[:_MAX_TEXT] for key, value in error.details.items()}
         return [code, error.message[:_MAX_TEXT], details]
-    text = str(error)[:_MAX_TEXT]
-    return [EngineError.code, text or type(error).__name__, {"type": qualified_name(type(error))}]
+    text = text_of(error)[:_MAX_TEXT]
+    return [EngineError.code, text, {"type": qualified_name(type(error))}]
 
 
 def from_wire(code: str, message: str, details: dict[str, str]) -> CallHomeError:
@@ -191,6 +191,14 @@ def from_wire(code: str, message: str, details: dict[str, str]) -> CallHomeError
     if cls is None:
         return CallHomeError(message, **{**details, "code": code})
     return cls(message, **details)
+
+
+def text_of(error: BaseException) -> str:
+    """An exception's words, or its class's name when it has none or raises when asked for them."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__
 
 
 def qualified_name(cls: type) -> str:

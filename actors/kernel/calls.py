@@ -259,6 +259,8 @@ class Caller:
         self._serial += 1
         if request_id is not None:
             _check_id(request_id)
+        if not _is_text(target):
+            raise LocalProtocolError(f"an endpoint is named by text, not {target!r}")
         name = request_id or f"{self.runtime.address.incarnation & 0xFFFFFFFF:x}-{self._serial}"
         context = Context(name, _strings(metadata, parent), deadline)
         codec = codec or self.runtime.settings.codec
@@ -288,17 +290,28 @@ def _checked(limit: float | None) -> float | None:
 
 
 def _check_id(request_id: str) -> None:
-    if not isinstance(request_id, str) or not 0 < len(request_id) <= _MAX_ID:
+    if not _is_text(request_id) or not 0 < len(request_id) <= _MAX_ID:
         raise LocalProtocolError(
             f"a request id is text of 1 to {_MAX_ID} characters, not {str(request_id)[:40]!r}"
         )
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value is text that can travel: lone surrogates cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _strings(metadata: Mapping[str, str] | None, parent: Context | None) -> dict[str, str]:
     given = dict(parent.metadata) if parent is not None else {}
     if metadata:
         for key, value in metadata.items():
-            if not isinstance(key, str) or not isinstance(value, str):
+            if not _is_text(key) or not _is_text(value):
                 raise LocalProtocolError(f"metadata maps text to text; {key!r}: {value!r} does not")
             given[key] = value
     return given

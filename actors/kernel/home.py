@@ -120,7 +120,7 @@ class Home:
             None,
             report,
         )
-        runtime.port.send(via, message, size=len(encoded.data) + 128)
+        runtime.port.queue(via, message, size=len(encoded.data) + 128, bounded=True)
         runtime.links.requested(number, encoded.handles, via)
         self.streams[number] = stream
         runtime.apply_hold()

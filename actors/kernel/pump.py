@@ -21,6 +21,7 @@ from transport.errors import (
     MemoryExhausted,
     PayloadError,
     qualified_name,
+    text_of,
 )
 from transport.payload import Encoded
 from transport.wire.codec import pack_plain
@@ -117,6 +118,8 @@ class Pump:
                 self._until_poll = POLL_EVERY
                 self._runtime.port.poll_control()
             await turns.wait()
+            if self._runtime.port.full(stream.home):
+                await self._runtime.port.wait_drained(stream.home)
             left = turn = turns.turn
         return None
 
@@ -137,7 +140,7 @@ def engine_error(error: BaseException) -> EngineError:
     """What a handler raised, as its caller will see it."""
     text = "".join(traceback.format_exception(error))
     return EngineError(
-        str(error) or type(error).__name__,
+        text_of(error),
         type=qualified_name(type(error)),
         traceback=text[-_TRACEBACK:],
     )

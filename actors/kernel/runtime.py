@@ -115,7 +115,7 @@ class Runtime:
             raise ActorDead(
                 f"{to} is dead: {self.peers.death(to)}; look it up again after its restart"
             )
-        self.port.send(to, message, control)
+        self.port.send(to, message, control, bounded=True)
 
     def hold_data(self, held: bool) -> None:
         """Hold back the data inbox, or go on, for a full mailbox.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -57,6 +59,41 @@ async def big(request: Any, ctx: Context) -> AsyncIterator[Any]:
 async def length(request: Any, ctx: Context) -> int:
     """The length of the request's text."""
     return len(request["text"])
+
+
+class Unprintable(Exception):
+    """Cannot be put into words."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+class Unplain(Exception):
+    """Wants two arguments, and holds what no wire carries."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.lock = threading.Lock()
+
+
+class Beyond(BaseException):
+    """Is not even an Exception."""
+
+
+async def raises(request: Any, ctx: Context) -> AsyncIterator[Any]:
+    """Raises what is asked for, after one item."""
+    yield "one"
+    kind = request["kind"]
+    if kind == "surrogate":
+        raise ValueError("broken \ud800 words")
+    if kind == "unprintable":
+        raise Unprintable
+    if kind == "unplain":
+        raise Unplain(5, "five")
+    if kind == "beyond":
+        raise Beyond("far")
+    raise asyncio.CancelledError
 
 
 class Steady(Actor):

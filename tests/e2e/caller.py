@@ -1,8 +1,9 @@
 """A client in a process of its own, to be killed: ``python -m tests.e2e.caller FOLDER ENDPOINT
-COUNT REQUEST [call]``.
+COUNT REQUEST [call|all]``.
 
 It opens COUNT streams with the JSON REQUEST (and a tag each), prints ``open`` when each has brought
-its first item, and keeps what it got. With ``call`` it makes unary calls and prints at once.
+its first item, and keeps what it got. With ``call`` it makes unary calls and prints at once; with
+``all`` it reads every stream to its end and prints how much there was.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ async def main() -> None:
         for stream in streams:
             kept.append(await anext(stream))
         say("open")
+        if sys.argv[5:] == ["all"]:
+            counts = [1 + len([item async for item in stream]) for stream in streams]
+            say(f"all {len(counts)} x {max(counts)}")
+            return
         await asyncio.Event().wait()
 
 

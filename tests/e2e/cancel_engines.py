@@ -71,12 +71,17 @@ class Slow(Engine[dict[str, Any], Any]):
         return np.full(size, number % 256, "uint8")
 
 
-class Brisk(Engine[dict[str, Any], int]):
-    """Yields ``items`` numbers and ends."""
+class Brisk(Engine[dict[str, Any], Any]):
+    """Yields ``items`` numbers and ends; with ``size`` each has that many bytes of text beside it,
+    and the loop gets its turn after each.
+    """
 
-    async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[int]:
+    async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[Any]:
+        size = request.get("size", 0)
         for number in range(request["items"]):
-            yield number
+            yield [number, "x" * size] if size else number
+            if size:
+                await asyncio.sleep(0)
 
 
 class Inner(Engine[dict[str, Any], float]):

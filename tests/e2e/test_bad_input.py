@@ -50,6 +50,7 @@ def good(**settings: Any) -> NodeSpec:
             EngineSpec(LENGTH, f"{BAD}:length"),
             EngineSpec("t.big.go", f"{BAD}:big"),
             EngineSpec("t.chat.go", "examples.engines:Chat"),
+            EngineSpec("t.raises.go", f"{BAD}:raises"),
         ],
         actors=[
             ActorSpec("steady", f"{BAD}:Steady"),
@@ -173,6 +174,48 @@ async def test_a_value_outside_the_domain_is_refused_where_it_stands() -> None:
             assert [line async for line in chat] == ["you said one", "goodbye"]
         with at_once(), pytest.raises(EngineError, match="text"):
             await client.call(LENGTH, {"no": "text"})
+
+
+async def test_text_that_is_no_unicode_is_refused_and_harms_no_neighbour() -> None:
+    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+        for wrong in ({"metadata": {"k": "\ud800"}}, {"request_id": "\ud800"}):
+            neighbour = asyncio.create_task(client.call(LENGTH, {"text": "near"}))
+            await asyncio.sleep(0)
+            with at_once(), pytest.raises(LocalProtocolError):
+                await client.call(LENGTH, {"text": "x"}, **wrong)
+            assert await asyncio.wait_for(neighbour, AT_ONCE) == 4
+        with at_once(), pytest.raises(LocalProtocolError, match="endpoint"):
+            await client.call("t.\ud800.go", {})
+        # A reason is for people: it travels with question marks.
+        stream = client.stream("t.big.go", {"size": 10})
+        async with stream, client.open("t.chat.go") as chat:
+            await chat.send("x")
+            assert await chat.recv() == "you said x"
+            chat.kill("\ud800")
+            await chat.aclose()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        ("surrogate", "ValueError", "broken . words"),
+        ("unprintable", f"{BAD}.Unprintable", "Unprintable"),
+        ("unplain", f"{BAD}.Unplain", "five"),
+        ("beyond", f"{BAD}.Beyond", "far"),
+    ],
+)
+async def test_whatever_a_handler_raises_reaches_its_caller(
+    kind: str, name: str, text: str
+) -> None:
+    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+        pid = client.ref("t.raises.go").address.pid
+        with at_once():
+            async with client.stream("t.raises.go", {"kind": kind}) as items:
+                assert await anext(items) == "one"
+                with pytest.raises(EngineError, match=text) as caught:
+                    await anext(items)
+        assert caught.value.remote_type == name
+        assert client.ref("t.raises.go").address.pid == pid
 
 
 async def test_bytes_that_are_no_payload_fail_their_own_stream_only() -> None:

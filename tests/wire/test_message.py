@@ -260,7 +260,19 @@ def test_what_cannot_be_packed_is_our_own_fault_and_leaves_nothing(bad: Any, tex
     assert writer.pack([known.FeedEnd(1, 2)]) == pack(known.FeedEnd(1, 2))
 
 
-def test_messages_of_a_newer_sender_keep_their_meaning() -> None:
+def test_what_can_be_saved_of_a_batch_is_sent() -> None:
+    writer = BatchWriter(SENDER)
+    before, after = known.FeedEnd(1, 2), known.FeedEnd(3, 4)
+    reason = known.Kill(1, 2, "broken \ud800 text")
+    batch = [before, known.FeedEnd(1, object()), reason, ("no", "message"), after]  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError):
+        writer.pack(batch)
+    saved = known.Kill(1, 2, "broken ? text")
+    assert BatchReader().unpack(writer.salvage(batch)) == (SENDER, [before, saved, after])
+    assert BatchReader().unpack(writer.salvage(batch[1:2])) == (SENDER, [])
+
+
+def test_messages_of_an_older_sender_keep_their_meaning() -> None:
     """A report without its last field, as an older engine would send it."""
     tag = wire._tags[known.Report]
     (got,) = BatchReader().unpack(raw([tag, 1, 2, 3, 4, 5, 6, 7]))[1]

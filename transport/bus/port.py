@@ -12,7 +12,6 @@ Ports of one process (``place="here"``) hand each other their messages without a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections import OrderedDict, deque
@@ -22,15 +21,20 @@ from typing import NamedTuple
 import zmq
 
 from transport.bus.address import Address, inbox_path
+from transport.bus.outbox import Outbox
 from transport.bus.socket import BURST, Inbox, Outlet
 from transport.errors import LocalProtocolError, OutboxFull, RemoteProtocolError
 from transport.wire.message import BatchReader, BatchWriter, Message
 
 log = logging.getLogger("callhome.bus")
 
-#: Batches that ZeroMQ may hold for one connection; what is beyond waits in the outbox, where it is
-#: counted.
+#: Batches that ZeroMQ may hold for one connection on its way out; what is beyond waits in the
+#: outbox, where it is counted.
 _PIPE = 64
+#: Batches that it may hold on their way in. When a peer ends while its pipe here is full, ZeroMQ
+#: throws away what the socket still holds: 136 of 200 batches were lost with 64. This many are more
+#: than the credit of 256 busy streams lets a peer be ahead.
+_PIPE_IN = 4096
 #: Messages for one peer that are worth a batch of their own before the tick ends: enough to share
 #: the cost of sending, few enough that both ends work at the same time.
 _EARLY = 16
@@ -65,31 +69,6 @@ class Bus:
         self.context.term()
 
 
-class _Outbox:
-    """Messages for one lane of one peer, until the tick's end."""
-
-    __slots__ = (
-        "address",
-        "blocked_bytes",
-        "control",
-        "dirty",
-        "messages",
-        "outlet",
-        "size",
-        "waiters",
-    )
-
-    def __init__(self, address: Address, control: bool) -> None:
-        self.address = address
-        self.control = control
-        self.messages: list[Message] = []
-        self.size = 0
-        self.blocked_bytes = 0
-        self.dirty = False
-        self.outlet: Outlet | None = None
-        self.waiters: list[asyncio.Future[None]] = []
-
-
 class Port:
     """The two inboxes and the outboxes of one actor; made and closed on its loop."""
 
@@ -113,9 +92,8 @@ class Port:
         self._limits = (outbox_messages, outbox_bytes)
         self._loop = asyncio.get_running_loop()
         self._writer = BatchWriter(address.incarnation)
-        self._readers = (BatchReader(), BatchReader())
-        self._boxes: dict[tuple[int, bool], _Outbox] = {}
-        self._dirty: list[_Outbox] = []
+        self._boxes: dict[tuple[int, bool], Outbox] = {}
+        self._dirty: list[Outbox] = []
         self._flush_planned = self._hurried = False
         self._quiet = True
         self._counted = 0
@@ -136,7 +114,7 @@ class Port:
         bus.ports[address.incarnation] = self
 
     def _bind(self, lane: str) -> Inbox:
-        path = inbox_path(self.run, self.address, lane)
+        path, reader = inbox_path(self.run, self.address, lane), BatchReader()
         if os.path.exists(path):
             raise LocalProtocolError(
                 f"another actor is bound at {path}; incarnations must be unique"
@@ -145,20 +123,14 @@ class Port:
             return Inbox(
                 self._bus.context,
                 path,
-                self._data_batch if lane == "d" else self._control_batch,
+                lambda batch: self._batch(batch, reader),
                 self._flush_now,
-                _PIPE,
+                _PIPE_IN,
             )
         except zmq.ZMQError as error:
             raise LocalProtocolError(f"inbox {path} cannot be bound: {error}") from error
 
     # ------------------------------------------------------------------------------------------ rec
-
-    def _data_batch(self, batch: bytes) -> None:
-        self._batch(batch, self._readers[0])
-
-    def _control_batch(self, batch: bytes) -> None:
-        self._batch(batch, self._readers[1])
 
     def _batch(self, batch: bytes, reader: BatchReader) -> None:
         self.batches_in += 1
@@ -186,12 +158,12 @@ class Port:
         """Read waiting control messages now, without blocking: for code that keeps the loop
         busy.
         """
-        self._control.read(BURST)
+        self._control.poll(BURST)
 
     def poll_data(self) -> int:
         """Read waiting data now, without blocking; the number of batches read."""
         self._deliver_local()
-        return self._data.read(BURST)
+        return self._data.poll(BURST)
 
     def hold_data(self, held: bool) -> None:
         """Stop reading the data inbox, or go on; control is read all the same."""
@@ -199,32 +171,53 @@ class Port:
 
     # -------------------------------------------------------------------------------------------- s
 
-    def send(self, to: Address, message: Message, control: bool = False, size: int = 64) -> None:
+    def send(
+        self,
+        to: Address,
+        message: Message,
+        control: bool = False,
+        size: int = 64,
+        bounded: bool = False,
+    ) -> None:
         """Queue a message for this tick's batch; ``size`` is its payload in bytes.
 
-        Raises OutboxFull when the peer does not read. A message to an incarnation known to be dead
-        is dropped: whoever holds something with it learns of the death from its own watch.
+        Raises as ``queue`` does.
+        """
+        self.queue(to, message, control, size, bounded)
+        if not self._flush_planned:
+            self.plan_flush()
+
+    def queue(
+        self,
+        to: Address,
+        message: Message,
+        control: bool = False,
+        size: int = 64,
+        bounded: bool = False,
+    ) -> None:
+        """Queue a message without seeing to it that it leaves; ``hurry`` or a flush must follow.
+
+        ``bounded``: it begins something new, and is refused with OutboxFull when the peer does not
+        read. What belongs to a stream is bounded by its credit and must not get lost. A message to
+        an incarnation known to be dead is dropped: whoever holds something with it learns of the
+        death from its own watch.
         """
         box = self._boxes.get((to.incarnation, control))
         if box is None:
             if to.incarnation in self._dead or self._closed:
                 return
             box = self._open(to, control)
-        limits = self._limits
-        if len(box.messages) >= limits[0] or box.size + box.blocked_bytes >= limits[1]:
+        if bounded and box.full(self._limits):
             raise OutboxFull(
                 f"{to} does not read: {len(box.messages)} messages and "
-                f"{box.size + box.blocked_bytes} bytes wait for it (bounds {limits[0]} and "
-                f"{limits[1]}); slow down, or raise the bounds"
+                f"{box.size + box.blocked_bytes} bytes wait for it (bounds {self._limits[0]} and "
+                f"{self._limits[1]}); slow down, or raise the bounds"
             )
         box.messages.append(message)
         box.size += size
         if not box.dirty:
             box.dirty = True
             self._dirty.append(box)
-            if not self._flush_planned:
-                self._flush_planned = True
-                self._loop.call_soon(self.flush)
         elif len(box.messages) >= _EARLY:
             # The peer can begin with these while we still make the rest of this tick's batch.
             self._flush_box(box)
@@ -233,11 +226,10 @@ class Port:
         """Queue a message for every peer that something was sent to: on data, else on control."""
         for incarnation, control in list(self._boxes):
             if not control or (incarnation, False) not in self._boxes:
-                with contextlib.suppress(OutboxFull):
-                    self.send(self._boxes[incarnation, control].address, message, control)
+                self.send(self._boxes[incarnation, control].address, message, control)
 
-    def _open(self, to: Address, control: bool) -> _Outbox:
-        box = self._boxes[to.incarnation, control] = _Outbox(to, control)
+    def _open(self, to: Address, control: bool) -> Outbox:
+        box = self._boxes[to.incarnation, control] = Outbox(to, control)
         if to.incarnation not in self._bus.ports:
             path = inbox_path(self.run, to, "c" if control else "d")
             box.outlet = Outlet(self._bus.context, path, lambda: self._drained(box), _PIPE)
@@ -247,11 +239,14 @@ class Port:
     def hurry(self) -> None:
         """Send now what is queued, if little is going on: a lone request shall not wait for a turn.
 
-        At most once a tick, so that a crowd of messages still leaves in batches.
+        At most once between two flushes or bursts received, so that a crowd of messages still
+        leaves in batches.
         """
-        if self._flush_planned and self._quiet and not self._hurried:
+        if self._quiet and not self._hurried:
             self._hurried = True
-            self._flush_queued()
+            self._flush_queued(at_once=True)
+        elif not self._flush_planned:
+            self.plan_flush()
 
     def plan_flush(self) -> None:
         """Flush at this tick's end: for whoever collects items outside the outboxes."""
@@ -261,6 +256,7 @@ class Port:
 
     def _flush_now(self) -> None:
         # At the end of a burst: what the messages caused leaves without another turn of the loop.
+        self._hurried = False
         if self._flush_planned:
             self.flush()
 
@@ -271,7 +267,7 @@ class Port:
         self._quiet = self.messages_out - self._counted <= _FEW
         self._counted = self.messages_out
 
-    def _flush_queued(self) -> None:
+    def _flush_queued(self, at_once: bool = False) -> None:
         for collect in self.before_flush:
             collect()
         if self._closed:
@@ -279,15 +275,15 @@ class Port:
         dirty, self._dirty = self._dirty, []
         for box in dirty:
             box.dirty = False
-            self._flush_box(box)
+            self._flush_box(box, at_once)
 
-    def _flush_box(self, box: _Outbox) -> None:
+    def _flush_box(self, box: Outbox, at_once: bool = False) -> None:
         outlet, messages = box.outlet, box.messages
         if not messages:
             return
         if outlet is None:
             box.messages, box.size = [], 0
-            self._hand_local(box.address, messages)
+            self._hand_local(box.address, messages, at_once)
             return
         if outlet.blocked:
             return  # they stay here, counted, until the peer reads
@@ -296,15 +292,15 @@ class Port:
         try:
             batch = self._writer.pack(messages)
         except LocalProtocolError:
-            log.exception("%s could not pack a batch for %s", self.address, box.address)
-            return
+            log.exception("%s could not pack all messages for %s", self.address, box.address)
+            batch = self._writer.salvage(messages)
         self.batches_out += 1
         self.messages_out += len(messages)
         outlet.send(batch)
         if outlet.blocked:
             box.blocked_bytes = max(size, len(batch))
 
-    def _drained(self, box: _Outbox) -> None:
+    def _drained(self, box: Outbox) -> None:
         box.blocked_bytes = 0
         self._flush_box(box)
         assert box.outlet is not None
@@ -321,6 +317,11 @@ class Port:
             return 0
         return box.size + box.blocked_bytes
 
+    def full(self, to: Address) -> bool:
+        """Whether the data for a peer has reached its bound because the peer does not read."""
+        box = self._boxes.get((to.incarnation, False))
+        return box is not None and box.blocked_bytes > 0 and box.full(self._limits)
+
     async def wait_drained(self, to: Address, control: bool = False) -> None:
         """Wait until nothing is held back for a peer; the caller gives the deadline."""
         box = self._boxes.get((to.incarnation, control))
@@ -331,13 +332,15 @@ class Port:
 
     # ---------------------------------------------------------------------------------- within the
 
-    def _hand_local(self, to: Address, messages: list[Message]) -> None:
+    def _hand_local(self, to: Address, messages: list[Message], at_once: bool) -> None:
         port = self._bus.ports.get(to.incarnation)
         if port is None:
             return
-        if not port._local:
+        if not port._local and not at_once:
             self._loop.call_soon(port._deliver_local)
         port._local.append((self.address.incarnation, messages))
+        if at_once:
+            port._deliver_local()
 
     def _deliver_local(self) -> None:
         while self._local:

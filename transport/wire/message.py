@@ -8,6 +8,7 @@ nothing behind this border meets a surprise. A field added later has a default a
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -158,7 +159,23 @@ class BatchWriter:
         """One batch; raises LocalProtocolError when a message is not registered or a field is
         foreign.
         """
-        packer = self._packer
+        return self._pack(self._packer, messages)
+
+    def salvage(self, messages: Sequence[Message]) -> bytes:
+        """A batch that ``pack`` refused, without the messages at fault.
+
+        Text that is no Unicode (in a reason, in the words of an error) is no reason to lose a
+        message: it gets question marks.
+        """
+        lenient = msgpack.Packer(autoreset=False, use_bin_type=True, unicode_errors="replace")
+        good = []
+        for each in messages:
+            with contextlib.suppress(LocalProtocolError):
+                self._pack(lenient, [each])
+                good.append(each)
+        return self._pack(lenient, good)
+
+    def _pack(self, packer: msgpack.Packer, messages: Sequence[Message]) -> bytes:
         try:
             packer.pack(self._sender)
             for each in messages:
