@@ -6,13 +6,12 @@ import asyncio
 import os
 import re
 import signal
-import time
 from argparse import Namespace
 
 from actors.cli.command import FAILED
 from actors.cli.show import say
 from actors.cli.signals import Interrupts
-from actors.cluster.cores import parse_cores, show
+from actors.cluster.cores import parse_cores
 from actors.cluster.folder import live_nodes
 from actors.cluster.launcher import Cluster
 from actors.cluster.script import load_spec
@@ -29,7 +28,7 @@ def up(options: Namespace) -> int:
     spec = load_spec(options.spec)
     name = options.cluster or _name(options.spec)
     cluster = Cluster(spec, cluster=name, cores=cores, progress=say)
-    return asyncio.run(_keep(cluster, spec, cores))
+    return asyncio.run(_keep(cluster, spec))
 
 
 def _name(reference: str) -> str:
@@ -38,14 +37,10 @@ def _name(reference: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "-", stem).strip("-.")[:40] or "main"
 
 
-async def _keep(cluster: Cluster, spec: NodeSpec, cores: tuple[int, ...] | None) -> int:
-    began = time.monotonic()
+async def _keep(cluster: Cluster, spec: NodeSpec) -> int:
     stopping = asyncio.Event()
     with Interrupts(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
         async with cluster:
-            where = f" on cores {show(cores)}" if cores else ""
-            took = time.monotonic() - began
-            say(f"node {cluster.name}/{spec.name} is up after {took:.2f} s{where}")
             await _suggest(cluster)
             interrupts.ask = stopping.set
             ended = await _wait(cluster, stopping)

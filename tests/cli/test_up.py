@@ -102,7 +102,7 @@ def test_a_script_is_a_spec_too(tool: Tool, tmp_path: Path) -> None:
         "OTHER = NodeSpec(name='b', engines=[EngineSpec('demo.same.run', same)])\n"
     )
     with up(tool, tmp_path / "log", f"{script}:OTHER") as running:
-        assert "node my-script/b is up" in running.text
+        assert "node b of cluster my-script is ready" in running.text
         assert tool.run("call", "demo.same.run", "[2]").stdout == "[2]\n"
 
 
