@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 Key = tuple[int, int]
 
 
+#: What streams with a single request have instead; nothing is ever put in.
+_NO_WINDOW = ReceiveWindow(0, 0)
+_NO_FEED: deque[bytes | tuple[bytes, list[Any], int]] = deque()
+
+
 class Served:
     """One stream as ``Serving`` and the role above it (engine, actor) hold it."""
 
@@ -74,8 +79,10 @@ class Served:
         self.task: asyncio.Task[None] | None = None
         #: The handler's task has run its first line. One that is cancelled before it never does.
         self.begun = False
-        self.feed_window = ReceiveWindow(serving.window_items, serving.window_bytes)
-        self.feed_queue: deque[bytes | tuple[bytes, list[Any], int]] = deque()
+        self.feed_window, self.feed_queue = _NO_WINDOW, _NO_FEED
+        if message.many:
+            self.feed_window = ReceiveWindow(serving.window_items, serving.window_bytes)
+            self.feed_queue = deque()
         self.feed_waiter: asyncio.Future[None] | None = None
         self.feed_seq = 0
         self.feed_ended = False

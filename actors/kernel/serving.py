@@ -130,7 +130,9 @@ class Serving:
     def mark(self, stream: Served) -> None:
         """The stream has items for this tick's batch."""
         self._dirty.append(stream)
-        self.runtime.port.plan_flush()
+        if stream.accepted:
+            self.runtime.port.plan_flush()
+        # Otherwise _accept_late is on its way in this tick, unless the End comes first: both flush.
 
     def collect(self, stream: Served) -> None:
         """Queue a stream's gathered items now, so that what follows stays behind them."""

@@ -22,6 +22,7 @@ import zmq
 
 from transport.bus.address import Address, inbox_path
 from transport.bus.outbox import Outbox
+from transport.bus.shared import Bus as Bus
 from transport.bus.socket import BURST, Inbox, Outlet
 from transport.errors import LocalProtocolError, OutboxFull, RemoteProtocolError
 from transport.wire.message import BatchReader, BatchWriter, Message
@@ -57,18 +58,6 @@ class PortStatistics(NamedTuple):
     peers: int
 
 
-class Bus:
-    """What the ports of one process share: the ZeroMQ context, and each other."""
-
-    def __init__(self) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        self.ports: dict[int, Port] = {}
-
-    def close(self) -> None:
-        """End the context; every port must have been closed before."""
-        self.context.term()
-
-
 class Port:
     """The two inboxes and the outboxes of one actor; made and closed on its loop."""
 
@@ -94,7 +83,7 @@ class Port:
         self._writer = BatchWriter(address.incarnation)
         self._boxes: dict[tuple[int, bool], Outbox] = {}
         self._dirty: list[Outbox] = []
-        self._flush_planned = self._hurried = False
+        self._flush_planned = self._hurried = self._bursting = False
         self._quiet = True
         self._counted = 0
         self._closed = False
@@ -102,6 +91,9 @@ class Port:
         #: Called at the start of each flush: whoever collects items per tick queues them now.
         self.before_flush: list[Callable[[], None]] = []
         self._local: deque[tuple[int, list[Message]]] = deque()
+        self._held = False
+        #: Outboxes of ports of this process that wait until data is read here again.
+        self._waiting: dict[Outbox, Port] = {}
         self.batches_in = self.messages_in = self.batches_out = self.messages_out = (
             self.unreadable
         ) = 0
@@ -124,6 +116,7 @@ class Port:
                 self._bus.context,
                 path,
                 lambda batch: self._batch(batch, reader),
+                self._burst_begins,
                 self._flush_now,
                 _PIPE_IN,
             )
@@ -167,7 +160,12 @@ class Port:
 
     def hold_data(self, held: bool) -> None:
         """Stop reading the data inbox, or go on; control is read all the same."""
+        self._held = held
         self._data.hold(held)
+        if not held and self._waiting:
+            waiting, self._waiting = self._waiting, {}
+            for box, port in waiting.items():
+                port._flush_box(box)
 
     # -------------------------------------------------------------------------------------------- s
 
@@ -252,11 +250,15 @@ class Port:
         """Flush at this tick's end: for whoever collects items outside the outboxes."""
         if not self._flush_planned:
             self._flush_planned = True
-            self._loop.call_soon(self.flush)
+            if not self._bursting:
+                self._loop.call_soon(self.flush)
+
+    def _burst_begins(self) -> None:
+        self._bursting = True
 
     def _flush_now(self) -> None:
         # At the end of a burst: what the messages caused leaves without another turn of the loop.
-        self._hurried = False
+        self._bursting = self._hurried = False
         if self._flush_planned:
             self.flush()
 
@@ -282,8 +284,7 @@ class Port:
         if not messages:
             return
         if outlet is None:
-            box.messages, box.size = [], 0
-            self._hand_local(box.address, messages, at_once)
+            self._hand_local(box, at_once)
             return
         if outlet.blocked:
             return  # they stay here, counted, until the peer reads
@@ -332,8 +333,12 @@ class Port:
 
     # ---------------------------------------------------------------------------------- within the
 
-    def _hand_local(self, to: Address, messages: list[Message], at_once: bool) -> None:
-        port = self._bus.ports.get(to.incarnation)
+    def _hand_local(self, box: Outbox, at_once: bool) -> None:
+        port = self._bus.ports.get(box.address.incarnation)
+        if port is not None and port._held and not box.control:
+            port._waiting[box] = self  # they stay here, counted, until it reads
+            return
+        messages, box.messages, box.size = box.messages, [], 0
         if port is None:
             return
         if not port._local and not at_once:
@@ -386,6 +391,7 @@ class Port:
         for box in self._boxes.values():
             if box.outlet is not None:
                 box.outlet.close(linger)
+        self._local.clear()
         self._data.close()
         self._control.close()
         self._bus.ports.pop(self.address.incarnation, None)

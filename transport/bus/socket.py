@@ -31,6 +31,7 @@ class Inbox:
         context: zmq.Context[zmq.Socket[bytes]],
         path: str,
         deliver: Callable[[bytes], None],
+        before_burst: Callable[[], None],
         after_burst: Callable[[], None],
         queue: int,
     ) -> None:
@@ -43,6 +44,7 @@ class Inbox:
             self._socket.close(0)
             raise
         self._deliver = deliver
+        self._before_burst = before_burst
         self._after_burst = after_burst
         self._loop = asyncio.get_running_loop()
         self._fd = int(self._socket.fd)
@@ -54,9 +56,12 @@ class Inbox:
     def _readable(self) -> None:
         if self._held or self._closed:
             return
-        if self.read(BURST) == BURST:
-            self._loop.call_soon(self._readable)
-        self._after_burst()
+        self._before_burst()
+        try:
+            if self.read(BURST) == BURST:
+                self._loop.call_soon(self._readable)
+        finally:
+            self._after_burst()
 
     def read(self, most: int) -> int:
         """Deliver at most ``most`` waiting messages without blocking; how many there were.
