@@ -258,6 +258,7 @@ async def test_more_than_a_burst_leaves_the_loop_its_turns(run: str) -> None:
         for number in range(1, count):
             a.port.send(b.address, numbered(number))
             a.port.flush()
+            await a.port.wait_drained(b.address)  # so that each stays a batch of its own
         turn()
         b.port.hold_data(False)
         await arrived(b, count)
