@@ -56,6 +56,7 @@ class Client(Caller):
         runtime = Runtime(run=self._run, name=self._name, settings=self._settings, bus=self._bus)
         try:
             self._discovery = RegistryDiscovery(runtime, node)
+            await self._discovery.start(runtime.settings.connect_timeout)
             self._lookup = NodeLookup(self._discovery)
             await self._lookup.start()
         except BaseException:

@@ -129,8 +129,17 @@ class _Node:
         try:
             if outpost is not None:
                 await outpost.stop()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        try:
             if self._child is not None:
                 await self._child.stop(self.patience)
+        except asyncio.CancelledError:
+            # Whoever waits has lost patience. The child has been killed; its lock goes with it.
+            await self.child.wait_exit()
+            raise
         finally:
             if self.folder:
                 sweep_folder(self.folder)

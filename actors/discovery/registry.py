@@ -133,8 +133,9 @@ class RegistryDiscovery:
         """The records as last heard; empty before ``start``."""
         return self._mirror.records
 
-    async def start(self, limit: float = 5.0) -> None:
-        """Subscribe at the node and wait at most ``limit`` seconds for its Snapshot.
+    async def start(self, limit: float | None = 5.0) -> None:
+        """Subscribe at the node and wait at most ``limit`` seconds for its Snapshot
+        (None: without limit).
 
         Raises DeadlineExceeded when the node does not answer, ActorDead when its process is gone.
         """

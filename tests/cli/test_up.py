@@ -69,6 +69,28 @@ def test_a_node_that_hangs_is_stopped_by_force(tool: Tool, tmp_path: Path) -> No
     assert_nothing_left(tool)
 
 
+def test_the_second_ctrl_c_is_force(tool: Tool, tmp_path: Path) -> None:
+    with up(tool, tmp_path / "log", write_spec(tmp_path, same="same")) as running:
+        os.kill(node_pid(tool), signal.SIGSTOP)
+        running.process.send_signal(signal.SIGINT)
+        running.wait_for("once more ends it by force")
+        assert running.end(signal.SIGINT) == 130
+    assert_nothing_left(tool)
+
+
+def test_a_node_that_does_not_answer_is_told(tool: Tool, tmp_path: Path) -> None:
+    with up(tool, tmp_path / "log", write_spec(tmp_path, same="same")) as running:
+        pid = node_pid(tool)
+        os.kill(pid, signal.SIGSTOP)
+        impatient = Tool(tool.run_folder)
+        impatient.environ["CALLHOME_CONNECT_TIMEOUT"] = "0.2"
+        found = impatient.run("ps")
+        assert found.returncode == 1
+        assert "did not answer within 0.2 s; see whether the node hangs" in found.stderr
+        os.kill(pid, signal.SIGCONT)
+        assert running.end(signal.SIGINT) == 0
+
+
 def test_a_second_node_of_the_same_name_is_refused(tool: Tool, tmp_path: Path) -> None:
     spec = write_spec(tmp_path, same="same")
     with up(tool, tmp_path / "log", spec):
