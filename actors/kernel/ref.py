@@ -12,7 +12,7 @@ from actors.kernel.responses import ResponseStream
 from actors.kernel.runtime import Runtime
 from actors.messages import Tell
 from transport.bus.address import Address
-from transport.errors import EncodeError, LocalProtocolError, RemoteProtocolError
+from transport.errors import LocalProtocolError, RemoteProtocolError
 
 
 class Lookup(Protocol):
@@ -88,13 +88,12 @@ class Ref:
     async def tell(self, message: Any) -> None:
         """Send a message and go on; nobody answers. Messages of one sender arrive in order.
 
-        Raises ActorDead when the actor is known to be dead or unknown, OutboxFull when it does not
-        read, EncodeError for fields outside the payload domain or shared-memory frames.
+        Arrays and frames are copied into the message. Raises ActorDead when the actor is known to
+        be dead or unknown, OutboxFull when it does not read, EncodeError for fields outside the
+        payload domain, FrameReleased.
         """
         target, fields = write_message(message)
         encoded = self._runtime.encode(fields, "msgpack", False, target)
-        if encoded.handles:
-            raise EncodeError(f"{target}: a tell carries no shared memory; use ask or stream")
         address = self._lookup.actor(self.name)
         self._runtime.send(address, Tell(target, encoded.data))
 

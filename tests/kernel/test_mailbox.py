@@ -1,0 +1,74 @@
+"""The mailbox: order, its bound, and what it does to the data inbox."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from actors.kernel.mailbox import Mailbox
+
+
+def box(bound: int) -> tuple[Mailbox[int], list[bool]]:
+    held: list[bool] = []
+    return Mailbox(bound, held.append), held
+
+
+async def test_messages_come_out_in_order_of_arrival() -> None:
+    mailbox, held = box(100)
+    for number in range(50):
+        mailbox.put(number)
+    assert len(mailbox) == 50
+    assert [await mailbox.get() for _ in range(50)] == list(range(50))
+    assert held == []
+
+
+async def test_get_waits_for_a_message() -> None:
+    mailbox, _ = box(10)
+    waiting = asyncio.create_task(mailbox.get())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    mailbox.put(1)
+    mailbox.put(2)
+    assert await asyncio.wait_for(waiting, 1.0) == 1
+    assert await asyncio.wait_for(mailbox.get(), 1.0) == 2
+
+
+async def test_a_wait_that_was_cancelled_takes_nothing() -> None:
+    mailbox, _ = box(10)
+    waiting = asyncio.create_task(mailbox.get())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    mailbox.put(1)
+    assert await asyncio.wait_for(mailbox.get(), 1.0) == 1
+
+
+@pytest.mark.parametrize("bound", [1, 2, 5, 8])
+async def test_at_its_bound_the_inbox_is_held_and_at_half_of_it_goes_on(bound: int) -> None:
+    mailbox, held = box(bound)
+    for number in range(bound - 1):
+        assert mailbox.room
+        mailbox.put(number)
+        assert held == []
+    mailbox.put(bound - 1)
+    assert not mailbox.room
+    assert held == [True]
+    for expected in range(bound):
+        assert await mailbox.get() == expected
+        left = bound - 1 - expected
+        assert held == ([True, False] if left <= bound // 2 else [True])
+    assert mailbox.room
+
+
+async def test_a_burst_beyond_the_bound_is_kept_and_holds_once() -> None:
+    mailbox, held = box(4)
+    for number in range(20):
+        mailbox.put(number)
+    assert held == [True]
+    assert [await mailbox.get() for _ in range(20)] == list(range(20))
+    assert held == [True, False]
+    for number in range(4):
+        mailbox.put(number)
+    assert held == [True, False, True]

@@ -1,0 +1,212 @@
+"""Peers: a death is known at once, with its reason, and behind everything the dead had sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from actors.kernel.peers import Peers, alive, start_time
+from actors.kernel.runtime import Runtime
+from actors.messages import Down, Hello, Tell
+from tests.waiting import TICK, wait_until
+from transport.bus.address import Address
+from transport.bus.port import Port
+
+_SENDER = """
+import asyncio, json, os, sys
+from actors.kernel.runtime import Runtime
+from actors.messages import Tell
+from transport.bus.address import Address
+
+async def main(run, to, count):
+    runtime = Runtime(run=run, name="sender")
+    print(json.dumps(list(runtime.address)), flush=True)
+    sys.stdin.readline()
+    for number in range(count):
+        runtime.port.send(to, Tell("number", b"%d" % number))
+        runtime.port.flush()
+        await runtime.port.wait_drained(to)
+    runtime.port.close(10)
+    runtime.bus.close()  # what was sent is in the reader's hands, read or not
+    print("sent", flush=True)
+    sys.stdin.readline()
+
+asyncio.run(main(sys.argv[1], Address(*json.loads(sys.argv[2])), int(sys.argv[3])))
+"""
+
+
+class Sender:
+    """A process that introduces itself, sends when it is told to, and then waits to be killed."""
+
+    def __init__(self, run: str, to: Address, count: int) -> None:
+        command = [sys.executable, "-c", _SENDER, run, json.dumps(list(to)), str(count)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.address = Address(*json.loads(self.process.stdout.readline()))
+
+    def send(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "sent\n"
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class Watcher:
+    """A port whose messages and deaths stand in one list, in the order of their coming."""
+
+    def __init__(self, run: str) -> None:
+        self.runtime = Runtime(run=run, name="watcher")
+        self.told: list[str | int] = []
+        self.runtime.on(Tell, lambda sender, m: self.told.append(int(m.payload)))
+        self.runtime.when_down.append(lambda address, why: self.told.append(why))
+
+    @property
+    def peers(self) -> Peers:
+        return self.runtime.peers
+
+    @property
+    def port(self) -> Port:
+        return self.runtime.port
+
+
+@asynccontextmanager
+async def watching(tmp_path: Path, count: int = 0) -> AsyncIterator[tuple[Watcher, Sender]]:
+    watcher = Watcher(str(tmp_path))
+    sender = await asyncio.to_thread(Sender, str(tmp_path), watcher.runtime.address, count)
+    try:
+        yield watcher, sender
+    finally:
+        sender.close()
+        watcher.runtime.close()
+
+
+async def test_a_death_is_known_at_once(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        assert watcher.peers.watch(sender.address)
+        assert watcher.peers.watch(sender.address)  # twice is once
+        assert alive(sender.address)
+        begun = time.monotonic()
+        os.kill(sender.address.pid, signal.SIGKILL)
+        await wait_until(lambda: watcher.told)
+        assert time.monotonic() - begun < 3 * TICK
+        assert watcher.told == ["its process is gone"]
+        assert watcher.peers.death(sender.address) == "its process is gone"
+        assert not watcher.peers.watch(sender.address)
+        assert not alive(sender.address)
+        assert watcher.told == ["its process is gone"]
+
+
+async def test_the_word_of_the_node_is_the_reason(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        watcher.peers.watch(sender.address)
+        watcher.peers.reason(sender.address, "killed by SIGKILL")
+        os.kill(sender.address.pid, signal.SIGKILL)
+        await wait_until(lambda: watcher.told)
+        assert watcher.told == ["killed by SIGKILL"]
+
+
+async def test_the_reason_may_come_a_little_later(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        watcher.peers.watch(sender.address)
+        os.kill(sender.address.pid, signal.SIGKILL)
+        sender.process.wait()
+        await asyncio.sleep(0.015)
+        assert watcher.told == []  # it is waited for
+        watcher.runtime._deliver(0, Down(sender.address, "exit code 9"))
+        await wait_until(lambda: watcher.told)
+        assert watcher.told == ["exit code 9"]
+
+
+async def test_a_process_that_was_dead_before_is_told_too(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        sender.close()
+        assert not watcher.peers.watch(sender.address)
+        assert watcher.told == ["its process is gone"]
+
+
+async def test_a_pid_that_somebody_else_has_now_is_dead(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        before = sender.address._replace(started=sender.address.started - 1)
+        assert not alive(before)
+        assert not watcher.peers.watch(before)
+        assert len(watcher.told) == 1
+
+
+async def test_a_death_is_told_behind_everything_the_dead_had_sent(tmp_path: Path) -> None:
+    count = 1000  # more than ZeroMQ holds by itself: it dropped what its pipe had no room for
+    async with watching(tmp_path, count) as (watcher, sender):
+        watcher.peers.watch(sender.address)
+        # Nothing is read while this thread waits: all of it stands in the inbox at the death.
+        sender.send()
+        assert watcher.told == []
+        os.kill(sender.address.pid, signal.SIGKILL)
+        sender.process.wait()
+        await wait_until(lambda: "its process is gone" in watcher.told)
+        assert watcher.told == [*range(count), "its process is gone"]
+
+
+async def test_a_death_does_not_wait_for_an_inbox_that_is_held(tmp_path: Path) -> None:
+    # The handler that keeps the mailbox full may be the one that must hear of it.
+    count = 20
+    async with watching(tmp_path, count) as (watcher, sender):
+        watcher.peers.watch(sender.address)
+        watcher.port.hold_data(True)
+        sender.send()
+        os.kill(sender.address.pid, signal.SIGKILL)
+        sender.process.wait()
+        await wait_until(lambda: watcher.told)
+        assert watcher.told == ["its process is gone"]
+        watcher.port.hold_data(False)
+        await wait_until(lambda: len(watcher.told) > count)
+        assert watcher.told == ["its process is gone", *range(count)]
+
+
+async def test_two_incarnations_of_one_process_die_together(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        other = sender.address._replace(name="other", incarnation=sender.address.incarnation + 1)
+        watcher.peers.watch(sender.address)
+        watcher.peers.watch(other)
+        os.kill(sender.address.pid, signal.SIGKILL)
+        await wait_until(lambda: len(watcher.told) == 2)
+        assert watcher.peers.death(other) is not None
+
+
+async def test_who_introduced_itself_is_found(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        assert watcher.peers.find(sender.address.incarnation) is None
+        watcher.runtime._deliver(sender.address.incarnation, Hello(sender.address))
+        assert watcher.peers.find(sender.address.incarnation) == sender.address
+        watcher.peers.watch(sender.address)
+        os.kill(sender.address.pid, signal.SIGKILL)
+        await wait_until(lambda: watcher.told)
+        assert watcher.peers.find(sender.address.incarnation) is None
+
+
+async def test_nobody_is_told_after_closing(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        watcher.peers.watch(sender.address)
+        os.kill(sender.address.pid, signal.SIGKILL)
+        watcher.runtime.close()
+        sender.process.wait()
+        await asyncio.sleep(TICK)
+        assert watcher.told == []
+
+
+def test_a_start_time_tells_a_process_from_none() -> None:
+    assert start_time(os.getpid()) > 0
+    assert start_time(2**22 + 1) == 0
