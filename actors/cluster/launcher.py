@@ -276,8 +276,9 @@ def find_node(
     ]
     names = ", ".join(f"{info.cluster}/{info.node}" for info in nodes) or "none"
     if not found:
+        which = "node" if cluster is None and node is None else "such node"
         raise ActorDead(
-            f"no such node is running (running below {root}: {names}); "
+            f"no {which} is running (running below {root}: {names}); "
             "start one with 'callhome up', or set CALLHOME_RUN to its run folder"
         )
     if len(found) > 1:

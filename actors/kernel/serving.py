@@ -329,6 +329,8 @@ class Serving:
         for stream in list(self.streams.values()):
             deadline = stream.context.deadline
             if deadline is not None and now >= deadline and not stream.context.killed:
-                stream.verdict = DeadlineExceeded(f"{stream.open.target}: its deadline has passed")
+                limit = stream.open.remaining or 0.0
+                text = f"{stream.open.target}: no end within {limit:.3g} s"
+                stream.verdict = DeadlineExceeded(text)
                 stream.context.kill("its deadline has passed")
         self._tombstones.crumble(now)
