@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from actors import Actor, Context, Engine, handles
@@ -85,9 +86,10 @@ class Brisk(Engine[dict[str, Any], Any]):
 
 
 class Inner(Engine[dict[str, Any], float]):
-    """Writes down the time that it was left, then waits."""
+    """Writes down the time that it was left, then waits; ``fails`` once ``after`` have started."""
 
     def __init__(self, trace: str) -> None:
+        self.trace = trace
         self.pen = Pen(trace)
 
     async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[float]:
@@ -96,6 +98,9 @@ class Inner(Engine[dict[str, Any], float]):
         self.pen.write(f"remaining={ctx.remaining()}", tag)
         try:
             if request.get("fails"):
+                # Not before its siblings run: one whose start is still queued would never start.
+                while Path(self.trace).read_text().count("started") < request.get("after", 0):
+                    await asyncio.sleep(0.005)
                 raise ValueError("no luck")
             await asyncio.sleep(request.get("wait", 5.0))
             yield 0.0

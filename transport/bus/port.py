@@ -94,9 +94,8 @@ class Port:
         self._held = False
         #: Outboxes of ports of this process that wait until data is read here again.
         self._waiting: dict[Outbox, Port] = {}
-        self.batches_in = self.messages_in = self.batches_out = self.messages_out = (
-            self.unreadable
-        ) = 0
+        self.batches_in = self.messages_in = self.unreadable = 0
+        self.batches_out = self.messages_out = 0
         self._data = self._bind("d")
         try:
             self._control = self._bind("c")
@@ -116,8 +115,7 @@ class Port:
                 self._bus.context,
                 path,
                 lambda batch: self._batch(batch, reader),
-                self._burst_begins,
-                self._flush_now,
+                self._burst,
                 _PIPE_IN,
             )
         except zmq.ZMQError as error:
@@ -253,14 +251,13 @@ class Port:
             if not self._bursting:
                 self._loop.call_soon(self.flush)
 
-    def _burst_begins(self) -> None:
-        self._bursting = True
-
-    def _flush_now(self) -> None:
-        # At the end of a burst: what the messages caused leaves without another turn of the loop.
-        self._bursting = self._hurried = False
-        if self._flush_planned:
-            self.flush()
+    def _burst(self, begins: bool) -> None:
+        # What the messages of a burst caused leaves at its end, without another turn of the loop.
+        self._bursting = begins
+        if not begins:
+            self._hurried = False
+            if self._flush_planned:
+                self.flush()
 
     def flush(self) -> None:
         """Send what is queued, one batch a peer and lane."""
@@ -348,12 +345,11 @@ class Port:
             port._deliver_local()
 
     def _deliver_local(self) -> None:
+        self._bursting = True
         while self._local:
             sender, messages = self._local.popleft()
             self._hand_over(sender, messages)
-        self._flush_now()
-
-    # ---------------------------------------------------------------------------------------------
+        self._burst(begins=False)
 
     def forget(self, incarnation: int) -> None:
         """A peer is dead: close its outboxes and send it nothing more."""

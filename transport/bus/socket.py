@@ -31,8 +31,7 @@ class Inbox:
         context: zmq.Context[zmq.Socket[bytes]],
         path: str,
         deliver: Callable[[bytes], None],
-        before_burst: Callable[[], None],
-        after_burst: Callable[[], None],
+        burst: Callable[[bool], None],
         queue: int,
     ) -> None:
         self._socket = context.socket(zmq.PULL)
@@ -44,8 +43,7 @@ class Inbox:
             self._socket.close(0)
             raise
         self._deliver = deliver
-        self._before_burst = before_burst
-        self._after_burst = after_burst
+        self._burst = burst
         self._loop = asyncio.get_running_loop()
         self._fd = int(self._socket.fd)
         self._held = False
@@ -56,12 +54,12 @@ class Inbox:
     def _readable(self) -> None:
         if self._held or self._closed:
             return
-        self._before_burst()
+        self._burst(True)
         try:
             if self.read(BURST) == BURST:
                 self._loop.call_soon(self._readable)
         finally:
-            self._after_burst()
+            self._burst(False)
 
     def read(self, most: int) -> int:
         """Deliver at most ``most`` waiting messages without blocking; how many there were.
