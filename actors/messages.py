@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from transport.bus.address import Address
 from transport.wire.message import message
 
-# --------------------------------------------------------------------------------------- data lane
-
 
 @message(23)
 class Report(NamedTuple):
@@ -158,9 +156,6 @@ class Bye(NamedTuple):
     """The sender's incarnation closes, though its process may live on; behind all that it sent."""
 
 
-# ------------------------------------------------------------------------------------ control lane
-
-
 @message(16)
 class Credit(NamedTuple):
     """The home grants room for further items and bytes (it travels to the peer)."""
@@ -243,9 +238,6 @@ class Lost(NamedTuple):
 
 class Inspect(NamedTuple):
     """Ask any actor, as a stream of one item, for its counters and what it carries."""
-
-
-# ---------------------------------------------------------------------------------------- registry
 
 
 class Record(NamedTuple):

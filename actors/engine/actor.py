@@ -86,8 +86,6 @@ class EngineActor(Actor):
             "capacity": self.capacity,
         }
 
-    # ------------------------------------------------------------------------------- what Serving a
-
     def make_context(self, message: Open, deadline: float | None) -> EngineContext:
         return EngineContext(
             message.request_id, message.metadata, deadline, self.runtime, self._lookup
@@ -172,8 +170,6 @@ class EngineActor(Actor):
             self._accounts.get(stream.router.incarnation) if stream.router is not None else None
         )
         return self._report(account, []) if account is not None else None
-
-    # ------------------------------------------------------------------------------------------- oc
 
     def _account(self, router: Address | None) -> _Account | None:
         if router is None:

@@ -86,8 +86,6 @@ class SyncItems:
         self._waiter: asyncio.Future[None] | None = None
         self._woken = False
 
-    # ----------------------------------------------------------------------------------------- in t
-
     def __aiter__(self) -> SyncItems:
         return self
 
@@ -149,8 +147,6 @@ class SyncItems:
         if not self._woken and self._waiter is not None:
             self._woken = True
             self._loop.call_soon_threadsafe(self._wake_in_loop)
-
-    # --------------------------------------------------------------------------------------- in the
 
     def work(self, done: Callable[[], None]) -> None:
         """Run the generator to its end, in the calling thread; ``done`` is called in the loop's

@@ -169,8 +169,6 @@ class Actor:
         counters["memory.lent"] = memory.lent
         yield self.carries() | {"counters": counters}
 
-    # ------------------------------------------------------------------------------------------ ins
-
     def _told(self, sender: int, m: Tell) -> None:
         handler = self._handlers.get(m.target)
         if handler is None or handler.streams:

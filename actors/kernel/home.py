@@ -68,8 +68,6 @@ class Home:
         runtime.on(Lost, self._lost)
         runtime.port.before_flush.append(self._collect)
 
-    # -------------------------------------------------------------------------------------------- o
-
     def open(
         self,
         via: Address,
@@ -149,8 +147,6 @@ class Home:
             stream.progress = time.monotonic()  # the gap limit runs only while the peer has credit
         items, size = stream.window.owed()
         self.runtime.port.send(stream.peer, Credit(stream.number, items, size), control=True)
-
-    # ------------------------------------------------------------------------------------------- re
 
     def _accept(self, sender: int, m: Accept) -> None:
         stream = self.streams.get(m.stream)
@@ -255,8 +251,6 @@ class Home:
         if stream is not None and stream.peer is not None and stream.peer.incarnation == sender:
             stream.feed_credit.grant(m.items, m.bytes)
             stream.wake_feed()
-
-    # ----------------------------------------------------------------------------------------- the
 
     def _finish(self, stream: Opened, signal: int, error: CallHomeError | None) -> None:
         """The response has ended, well or badly; nothing more belongs to this number."""
@@ -368,8 +362,6 @@ class Home:
         """Kill every stream: this runtime closes."""
         for stream in list(self.streams.values()):
             stream.context.kill(reason)
-
-    # ----------------------------------------------------------------------------------- collecting
 
     def mark_feed(self, stream: Opened) -> None:
         """The stream has request items for this tick's batch."""

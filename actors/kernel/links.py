@@ -73,8 +73,6 @@ class Links:
         runtime.on(Attached, self._attached)
         runtime.on(Release, self._release)
 
-    # ------------------------------------------------------------------------------------------- le
-
     async def lend(self, encoded: Encoded, peer: Address, number: int) -> Encoded:
         """Lease an item's handles to ``peer``, or put their bytes in line where it cannot read
         them.
@@ -160,8 +158,6 @@ class Links:
         """The frames of a refused request, still held, for another attempt."""
         return self._requests.pop(number, (None, []))[1]
 
-    # ------------------------------------------------------------------------------------------ bor
-
     def _announce(self, sender: int, m: Announce) -> None:
         peer = self._runtime.peers.find(sender)
         announcement = announcement_from_wire(m.segment)
@@ -186,8 +182,6 @@ class Links:
         """Return the leases of a message that nobody will look at."""
         for handle in read_handles(values):
             self.memory.drop(handle)
-
-    # ---------------------------------------------------------------------------------------- givin
 
     def _wake(self) -> None:
         """A view is gone, in whatever thread: send the releases from the loop."""

@@ -85,8 +85,6 @@ class Opened:
         self.feed_batch: list[bytes] = []
         self.feed_waiter: asyncio.Future[None] | None = None
 
-    # ----------------------------------------------------------------------------------- the consum
-
     def taken(self, size: int) -> None:
         """The consumer took an item of ``size`` bytes; grants credit when that is due."""
         if self.window.take(size) and self.state.response_open:
@@ -118,8 +116,6 @@ class Opened:
     def wake_feed(self) -> None:
         if self.feed_waiter is not None and not self.feed_waiter.done():
             self.feed_waiter.set_result(None)
-
-    # ------------------------------------------------------------------------------------ the reque
 
     async def wait_feed_credit(self) -> None:
         """Wait for room for one more request item. Raises what ended the stream, if something

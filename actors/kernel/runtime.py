@@ -134,8 +134,6 @@ class Runtime:
             self._holds = held
             self.port.hold_data(held)
 
-    # ------------------------------------------------------------------------------------------- pa
-
     def encode(self, value: object, codec: str, native: bool, root: str) -> Encoded:
         """Bytes and handles of a value. Raises EncodeError with the path inside ``root``,
         FrameReleased.
@@ -176,8 +174,6 @@ class Runtime:
         if handles:
             self.links.drop(handles)
 
-    # ----------------------------------------------------------------------------------------------
-
     def plan_tick(self) -> None:
         """Run the coarse timer as long as streams have limits to watch."""
         if self._ticking is None and not self._closed:
@@ -193,8 +189,6 @@ class Runtime:
             busy = busy or self.serving.busy()
         if busy:
             self.plan_tick()
-
-    # ----------------------------------------------------------------------------------------------
 
     def _down(self, address: Address, reason: str) -> None:
         """Behind the barrier: everything that the dead peer had sent has been handled."""

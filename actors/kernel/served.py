@@ -91,8 +91,6 @@ class Served:
         #: What the home is told in spite of a kill, because the kill was ours.
         self.verdict: CallHomeError | None = None
 
-    # --------------------------------------------------------------------------------------- items
-
     def emit(self, encoded: Encoded) -> None:
         """Send one item; it leaves with this tick's batch. The caller minds the credit."""
         self.credit.spend(1, encoded.size)
@@ -126,8 +124,6 @@ class Served:
     def wake_credit(self) -> None:
         if self.credit_waiter is not None and not self.credit_waiter.done():
             self.credit_waiter.set_result(None)
-
-    # ------------------------------------------------------------------------------------- request
 
     def feed_taken(self, size: int) -> None:
         """The handler took a request item of ``size`` bytes; grants credit when that is due."""

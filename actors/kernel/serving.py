@@ -69,8 +69,6 @@ class Serving:
         runtime.on(FeedEnd, self._feed_end)
         runtime.port.before_flush.append(self._collect)
 
-    # ------------------------------------------------------------------------------------------- th
-
     def _open(self, sender: int, m: Open) -> None:
         key = (m.home.incarnation, m.stream)
         if key in self.streams:
@@ -125,8 +123,6 @@ class Serving:
         feed = (self.window_items, self.window_bytes) if stream.open.many else (0, 0)
         self.runtime.port.send(stream.home, Accept(stream.key[1], self.runtime.address, *feed))
 
-    # ------------------------------------------------------------------------------------------ the
-
     def mark(self, stream: Served) -> None:
         """The stream has items for this tick's batch."""
         self._dirty.append(stream)
@@ -169,8 +165,6 @@ class Serving:
             if waiter is not None and stream.credit.open and not waiter.done():
                 stream.credit_waiter = None
                 self.pump.turns.queue(waiter)
-
-    # ------------------------------------------------------------------------------------------ the
 
     def _feed(self, sender: int, m: Feed) -> None:
         payloads = m.payloads
@@ -217,8 +211,6 @@ class Serving:
         """
         stream.verdict = error
         stream.context.kill(str(error))
-
-    # ------------------------------------------------------------------------------------------- th
 
     def _stop(self, sender: int, m: Stop) -> None:
         self._cancel(m.home, m.stream, m.reason, kill=False)
@@ -271,8 +263,6 @@ class Serving:
             if not isinstance(each, bytes):
                 self.runtime.drop(each[1])
         stream.feed_queue.clear()
-
-    # ----------------------------------------------------------------------------------------------
 
     def end(self, stream: Served, error: BaseException | None = None) -> None:
         """The handler has ended, or the stream never starts: tell the home unless it killed the

@@ -59,8 +59,6 @@ class RouterActor(Actor):
     def role(self) -> ActorRole:
         return ActorRole(self)
 
-    # ------------------------------------------------------------------------------------------- di
-
     def _changed(self, change: Change) -> None:
         if isinstance(change, Added):
             self._add(change.record)
@@ -106,8 +104,6 @@ class RouterActor(Actor):
                 self._remove(record, reason)
         for home, stream in self.occupancy.remove(address.incarnation):
             self.runtime.port.send(home, Lost(stream, address, reason), control=True)
-
-    # ---------------------------------------------------------------------------------------------
 
     def _route(self, sender: int, m: Open) -> None:
         if "." not in m.target:

@@ -89,8 +89,11 @@ class Inner(Engine[dict[str, Any], float]):
     """Writes down the time that it was left, then waits; ``fails`` once ``after`` have started."""
 
     def __init__(self, trace: str) -> None:
-        self.trace = trace
+        self.trace = Path(trace)
         self.pen = Pen(trace)
+
+    def _started(self) -> int:
+        return self.trace.read_text().count("started")
 
     async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[float]:
         tag = request.get("tag", "inner")
@@ -99,7 +102,7 @@ class Inner(Engine[dict[str, Any], float]):
         try:
             if request.get("fails"):
                 # Not before its siblings run: one whose start is still queued would never start.
-                while Path(self.trace).read_text().count("started") < request.get("after", 0):
+                while self._started() < request.get("after", 0):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
                 raise ValueError("no luck")
             await asyncio.sleep(request.get("wait", 5.0))

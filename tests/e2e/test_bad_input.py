@@ -39,23 +39,23 @@ from tests.waiting import TICK, wait_until
 AT_ONCE = 20 * TICK
 BAD = "tests.e2e.bad_engines"
 LENGTH = "t.length.go"
+CHAT = "t.chat.go"
 
 
-def good(**settings: Any) -> NodeSpec:
-    """A node that works."""
+BIG = EngineSpec("t.big.go", f"{BAD}:big")
+RAISES = EngineSpec("t.raises.go", f"{BAD}:raises")
+STEADY = ActorSpec("steady", f"{BAD}:Steady")
+MORTAL = ActorSpec("mortal", f"{BAD}:Steady", restart="never")
+
+
+def good(*more: EngineSpec | ActorSpec, **settings: Any) -> NodeSpec:
+    """A node that works, with what a test needs beside a unary engine and a chat."""
+    engines = [EngineSpec(LENGTH, f"{BAD}:length"), EngineSpec(CHAT, "examples.engines:Chat")]
     return NodeSpec(
         name="a",
         routers=[RouterSpec()],
-        engines=[
-            EngineSpec(LENGTH, f"{BAD}:length"),
-            EngineSpec("t.big.go", f"{BAD}:big"),
-            EngineSpec("t.chat.go", "examples.engines:Chat"),
-            EngineSpec("t.raises.go", f"{BAD}:raises"),
-        ],
-        actors=[
-            ActorSpec("steady", f"{BAD}:Steady"),
-            ActorSpec("mortal", f"{BAD}:Steady", restart="never"),
-        ],
+        engines=engines + [each for each in more if isinstance(each, EngineSpec)],
+        actors=[each for each in more if isinstance(each, ActorSpec)],
         settings=Settings.load(**settings),
     )
 
@@ -71,7 +71,7 @@ def at_once() -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def beside(client: Client) -> AsyncIterator[None]:
     """A stream that is open meanwhile goes on, and calls are answered afterwards."""
-    async with client.open("t.chat.go") as chat:
+    async with client.open(CHAT) as chat:
         await chat.send("before")
         assert await chat.recv() == "you said before"
         yield
@@ -80,7 +80,7 @@ async def beside(client: Client) -> AsyncIterator[None]:
         await chat.end()
         assert await chat.recv() == "goodbye"
     assert await client.call(LENGTH, {"text": "four"}) == 4
-    await wait_idle(client, LENGTH, "t.big.go", "t.chat.go")
+    await wait_idle(client, LENGTH, CHAT)
 
 
 async def test_an_unknown_endpoint_is_named_with_its_nearest_neighbour() -> None:
@@ -90,7 +90,7 @@ async def test_an_unknown_endpoint_is_named_with_its_nearest_neighbour() -> None
             pytest.raises(NoWorkers, match=r"'t\.lenght\.go' is unknown.*did you mean "),
         ):
             await client.call("t.lenght.go", {})
-        with at_once(), pytest.raises(NoWorkers, match=r"served: t\.big\.go, t\.chat\.go"):
+        with at_once(), pytest.raises(NoWorkers, match=r"served: t\.chat\.go, t\.length\.go"):
             async with client.stream("somewhere.else.entirely") as items:
                 await anext(items)
         with at_once(), pytest.raises(NoWorkers):
@@ -99,7 +99,7 @@ async def test_an_unknown_endpoint_is_named_with_its_nearest_neighbour() -> None
         for wrong in ("length", "", "Work"):  # an actor's message has no dots
             with (
                 at_once(),
-                pytest.raises(NoWorkers, match=r"endpoint .* is unknown.*served: t\.big"),
+                pytest.raises(NoWorkers, match=r"endpoint .* is unknown.*served: t\.chat"),
             ):
                 await client.call(wrong, {})
 
@@ -107,7 +107,7 @@ async def test_an_unknown_endpoint_is_named_with_its_nearest_neighbour() -> None
 async def test_the_wrong_way_to_call_an_endpoint_is_named() -> None:
     async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
         with at_once(), pytest.raises(Unsupported, match=r"stream of requests: use open\(\)"):
-            await client.call("t.chat.go", "hello")
+            await client.call(CHAT, "hello")
         with at_once(), pytest.raises(Unsupported, match=r"one request: use call\(\) or stream"):
             async with client.open(LENGTH) as chat:
                 await chat.recv()
@@ -121,7 +121,7 @@ async def test_the_wrong_way_to_call_an_endpoint_is_named() -> None:
 
 
 async def test_an_actor_that_is_dead_or_was_never_born_is_named() -> None:
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+    async with Cluster(good(STEADY, MORTAL)) as cluster, cluster.client() as client, beside(client):
         with at_once(), pytest.raises(ActorDead, match=r"'nobody'.*alive:.*steady"):
             await client.ref("nobody").ask(Work(1, 0.0))
         with at_once(), pytest.raises(ActorDead, match="'nobody'"):
@@ -150,7 +150,7 @@ class Other(NamedTuple):
 
 
 async def test_a_message_that_an_actor_does_not_handle_is_named() -> None:
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+    async with Cluster(good(STEADY)) as cluster, cluster.client() as client, beside(client):
         steady = client.ref("steady")
         with at_once(), pytest.raises(Unsupported, match="'Other'; it handles Inspect, Work"):
             await steady.ask(Other())
@@ -166,7 +166,7 @@ async def test_a_value_outside_the_domain_is_refused_where_it_stands() -> None:
         for codec in ("msgpack", "json"):
             with at_once(), pytest.raises(EncodeError, match=r'request\["a"\]\[1\]'):
                 await client.call(LENGTH, {"a": [1, object()]}, codec=codec)
-        async with client.open("t.chat.go") as chat:
+        async with client.open(CHAT) as chat:
             await chat.send("one")
             with pytest.raises(EncodeError):
                 await chat.send({1, 2})
@@ -177,7 +177,7 @@ async def test_a_value_outside_the_domain_is_refused_where_it_stands() -> None:
 
 
 async def test_text_that_is_no_unicode_is_refused_and_harms_no_neighbour() -> None:
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+    async with Cluster(good(BIG)) as cluster, cluster.client() as client, beside(client):
         for wrong in ({"metadata": {"k": "\ud800"}}, {"request_id": "\ud800"}):
             neighbour = asyncio.create_task(client.call(LENGTH, {"text": "near"}))
             await asyncio.sleep(0)
@@ -188,7 +188,7 @@ async def test_text_that_is_no_unicode_is_refused_and_harms_no_neighbour() -> No
             await client.call("t.\ud800.go", {})
         # A reason is for people: it travels with question marks.
         stream = client.stream("t.big.go", {"size": 10})
-        async with stream, client.open("t.chat.go") as chat:
+        async with stream, client.open(CHAT) as chat:
             await chat.send("x")
             assert await chat.recv() == "you said x"
             chat.kill("\ud800")
@@ -207,7 +207,7 @@ async def test_text_that_is_no_unicode_is_refused_and_harms_no_neighbour() -> No
 async def test_whatever_a_handler_raises_reaches_its_caller(
     kind: str, name: str, text: str
 ) -> None:
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+    async with Cluster(good(RAISES)) as cluster, cluster.client() as client, beside(client):
         pid = client.ref("t.raises.go").address.pid
         with at_once():
             async with client.stream("t.raises.go", {"kind": kind}) as items:
@@ -233,7 +233,7 @@ async def test_bytes_that_are_no_payload_fail_their_own_stream_only() -> None:
 
 
 async def test_a_payload_beyond_the_limit_is_refused_before_it_is_sent() -> None:
-    spec = good(payload_limit=65_536)
+    spec = good(BIG, payload_limit=65_536)
     async with Cluster(spec) as cluster, cluster.client() as client, beside(client):
         with at_once(), pytest.raises(EncodeError, match=r"request: .*65536.*payload_limit"):
             await client.call(LENGTH, {"text": "x" * 70_000})

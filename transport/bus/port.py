@@ -121,8 +121,6 @@ class Port:
         except zmq.ZMQError as error:
             raise LocalProtocolError(f"inbox {path} cannot be bound: {error}") from error
 
-    # ------------------------------------------------------------------------------------------ rec
-
     def _batch(self, batch: bytes, reader: BatchReader) -> None:
         self.batches_in += 1
         try:
@@ -164,8 +162,6 @@ class Port:
             waiting, self._waiting = self._waiting, {}
             for box, port in waiting.items():
                 port._flush_box(box)
-
-    # -------------------------------------------------------------------------------------------- s
 
     def send(
         self,
@@ -327,8 +323,6 @@ class Port:
             waiter = self._loop.create_future()
             box.waiters.append(waiter)
             await waiter
-
-    # ---------------------------------------------------------------------------------- within the
 
     def _hand_local(self, box: Outbox, at_once: bool) -> None:
         port = self._bus.ports.get(box.address.incarnation)
