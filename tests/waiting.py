@@ -26,7 +26,7 @@ def _what(condition: Condition, what: str) -> str:
 
 async def wait_until(
     condition: Callable[[], object] | Callable[[], Awaitable[object]],
-    timeout: float = PATIENCE, - the point of the helper is its deadline
+    timeout: float = PATIENCE,
     what: str = "",
 ) -> None:
     """Polls ``condition`` (a function or a coroutine function) until it is true.
