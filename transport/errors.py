@@ -1,20 +1,23 @@
 """Every failure that can cross a wire, each with a stable code.
 
-    CallHomeError ├── ProtocolError │   ├── LocalProtocolError      this program broke the rules (a
-    bug or bad argument on our side) │   └── RemoteProtocolError     the peer broke the rules ├──
-    ConnectionLost              the road to the peer is gone (process died, socket cut) │   └──
-    PeerLost                the process at the other end is gone; says by which signal or exit code
-    ├── DeadlineExceeded            a limit ran out: connect, first item, gap or the whole call ├──
-    Cancelled                   the stream was stopped or killed; carries the reason ├──
-    EngineError                 the handler raised; carries remote type, message and traceback text
-    ├── PayloadError │   ├── EncodeError             a value outside the domain; names the path of
-    the offending value │   └── DecodeError             bytes that are no value of the domain ├──
-    MemoryExhausted             the shared-memory arena is full ├── FrameReleased               a
-    frame was used after it was handed on or released ├── StaleHandle                 a
-    shared-memory handle whose slot has been given to somebody else ├── AttachFailed
-    shared memory of the peer cannot be mapped here ├── OutboxFull                  a peer does not
-    read; its outbox is at its bound └── SpecError                   a spec or setting is wrong;
-    the text names the key
+    CallHomeError
+    ├── ProtocolError
+    │   ├── LocalProtocolError   this program broke the rules: a bug, or a bad argument of ours
+    │   └── RemoteProtocolError  the peer broke the rules
+    ├── ConnectionLost           the road to the peer is gone: process died, socket cut
+    │   └── PeerLost             the process at the other end is gone; names signal or exit code
+    ├── DeadlineExceeded         a limit ran out: connect, first item, gap or the whole call
+    ├── Cancelled                the stream was stopped or killed; carries the reason
+    ├── EngineError              the handler raised; carries remote type, message and traceback
+    ├── PayloadError
+    │   ├── EncodeError          a value outside the domain; names the path of that value
+    │   └── DecodeError          bytes that are no value of the domain
+    ├── MemoryExhausted          the shared-memory arena is full
+    ├── FrameReleased            a frame was used after it was handed on or released
+    ├── StaleHandle              a handle whose slot has been given to somebody else
+    ├── AttachFailed             shared memory of the peer cannot be mapped here
+    ├── OutboxFull               a peer does not read; its outbox is at its bound
+    └── SpecError                a spec or setting is wrong; the text names the key
 
 ``actors.errors`` adds the failures of routing and of actors under the same root. An error crosses a
 wire as ``to_wire(error)`` and comes back as the same class through ``from_wire``; a code that
