@@ -100,8 +100,8 @@ async def test_a_killed_engine_fails_its_streams_behind_all_that_it_had_sent(
             assert error is None
             assert items == [*range(20), "late"]
         await serves(client)
+        await wait_idle(client, SLOW)  # its name too is back, by its own road
         assert client.ref(SLOW).address.pid != engine.pid
-        await wait_idle(client, SLOW)
 
 
 async def test_no_memory_of_a_killed_engine_is_left(tmp_path: Path) -> None:
