@@ -93,7 +93,7 @@ async def test_b73_the_end_needs_no_room_in_a_full_window(node: Standing) -> Non
     async with node.client(window_items=1) as client, node.client() as other:
         async with client.stream(GO, {"do": "numbers", "n": 1, "id": "b73"}, timeout=10) as items:
             await wait_until(lambda: ended(other, "b73"), what="the handler has returned")
-            assert items.received == 1
+            await wait_until(lambda: items.received == 1)
             async with asyncio.timeout(10 * TICK):
                 assert [item async for item in items] == [0]
         assert await collect(client, GO, {"do": "numbers", "n": 20}) == list(range(20))
@@ -372,3 +372,13 @@ async def test_a_generator_in_a_thread_is_cancelled_between_items(node: Standing
         async with client.stream("t.thread.go", {"n": 10_000, "pause": TICK / 2}) as items:
             await anext(items)
         await wait_idle(client)
+
+
+async def test_after_all_of_it_the_workers_hold_nothing(node: Standing) -> None:
+    async with node.client() as client:
+        await wait_idle(client)
+        for name in ("part", "thread", "generator", "total"):
+            counters = (await inspect(client.ref(name)))["counters"]
+            assert counters["memory.slots"] == 0, name
+        held = await client.call(GO, {"do": "memory"}, timeout=5.0)
+        assert held["lent"] == 0
