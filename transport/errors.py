@@ -26,7 +26,7 @@ nobody here knows becomes a plain ``CallHomeError`` that keeps the code.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 _MAX_TEXT = 16_384
 
@@ -194,6 +194,17 @@ def from_wire(code: str, message: str, details: dict[str, str]) -> CallHomeError
     if cls is None:
         return CallHomeError(message, **{**details, "code": code})
     return cls(message, **details)
+
+
+def read_error(values: list[Any]) -> CallHomeError:
+    """The error that a peer ended a stream with; one that makes no sense is the peer's fault."""
+    try:
+        code, message, details = values
+        details = {str(key): str(value) for key, value in details.items()}
+        return from_wire(str(code), str(message), details)
+    except (TypeError, ValueError, AttributeError):
+        text = str(values)[:200]
+        return RemoteProtocolError(f"a stream ended with an error that cannot be read: {text}")
 
 
 def text_of(error: BaseException) -> str:

@@ -38,7 +38,7 @@ from transport.errors import (
     LocalProtocolError,
     PeerLost,
     RemoteProtocolError,
-    from_wire,
+    read_error,
 )
 from transport.payload import Encoded
 from transport.wire import stream as machine
@@ -216,13 +216,18 @@ class Home:
         if stream is None:
             self.runtime.drop(m.handles)
             return
-        self.runtime.expect(m.handles)
+        try:
+            self.runtime.expect(m.handles)
+        except RemoteProtocolError as error:
+            self._fail(stream, error)
+            return
         stream.queue.append((m.payload, m.handles, m.size))
         stream.wake()
 
     def _end(self, sender: int, m: End) -> None:
         stream = self.streams.get(m.stream)
-        if stream is None or m.error is None or m.error[0] != AttachFailed.code:
+        error = None if m.error is None else read_error(m.error)
+        if stream is None or not isinstance(error, AttachFailed):
             self.runtime.links.refused(m.stream)  # no Accept came before: nobody holds its frames
         if stream is None:
             return
@@ -232,9 +237,8 @@ class Home:
             )
         if m.report is not None:
             self._reports[stream.via.incarnation] = m.report
-        if m.error is not None:
-            code, text, details = m.error
-            self._finish(stream, machine.FAIL, from_wire(str(code), str(text), dict(details)))
+        if error is not None:
+            self._finish(stream, machine.FAIL, error)
         elif m.total != stream.seq:
             # A clean end needs every item before it: anything else is a cut, whoever made it.
             self._fail(
