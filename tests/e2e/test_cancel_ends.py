@@ -44,7 +44,7 @@ async def test_b85_a_cancel_that_comes_before_its_open_is_remembered(
                 assert ends == []  # who kills a stream has forgotten it
             # Only once: another stream of the same number is another stream.
             home.open(engine, 7, SLOW, {"tag": "again", "wait": 0.0})
-            await home.ended(7)
+            await trace.until("started", 2)
         assert trace.tags("started") == {"eight", "again"}
         await wait_idle(client, SLOW)
 

@@ -33,8 +33,8 @@ log = logging.getLogger("callhome.bus")
 #: outbox, where it is counted.
 _PIPE = 64
 #: Batches that it may hold on their way in. When a peer ends while its pipe here is full, ZeroMQ
-#: throws away what the socket still holds: 136 of 200 batches were lost with 64. This many are more
-#: than the credit of 256 busy streams lets a peer be ahead.
+#: throws away what the kernel still holds: of 100 batches sent 65 arrived with a bound of 64, of
+#: 4,000 all with this one.
 _PIPE_IN = 4096
 #: Messages for one peer that are worth a batch of their own before the tick ends: enough to share
 #: the cost of sending, few enough that both ends work at the same time.
