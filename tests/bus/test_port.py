@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from itertools import pairwise
 
 import pytest
@@ -240,6 +241,27 @@ async def wait_until_read(post: Post) -> None:
         if len(post.came) == 2:
             return
     raise AssertionError("nothing was read")
+
+
+async def test_what_a_poll_leaves_in_the_inbox_is_read_without_another_message(run: str) -> None:
+    with posts(run, "a", "b") as (a, b):
+        for control in (False, True):
+            a.port.send(b.address, numbered(0), control)
+        await arrived(b, 2)
+        del b.came[:]
+        for number in range(BURST + 10):  # as many batches, as a crowd of cancels is
+            a.port.send(b.address, numbered(number), control=True)
+            a.port.flush()
+        stand_still()
+        b.port.poll_control()
+        assert len(b.came) == BURST
+        await arrived(b, BURST + 10)
+        assert b.numbers == list(range(BURST + 10))
+
+
+def stand_still() -> None:
+    """Keep the loop from its turn while ZeroMQ's thread, which nobody can ask, takes all in."""
+    time.sleep(TICK)
 
 
 async def test_more_than_a_burst_leaves_the_loop_its_turns(run: str) -> None:

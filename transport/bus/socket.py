@@ -78,7 +78,13 @@ class Inbox:
 
     def poll(self, most: int) -> int:
         """As ``read``, for when there is most likely nothing."""
-        return self.read(most) if int(self._socket.get(_EVENTS)) & _READABLE else 0
+        if self._closed or not int(self._socket.get(_EVENTS)) & _READABLE:
+            return 0
+        count = self.read(most)
+        if count == most:
+            # Asking has used up the edge of what is still there.
+            self._loop.call_soon(self._readable)
+        return count
 
     def hold(self, held: bool) -> None:
         """Stop reading, or go on; what waits stays with its senders."""
