@@ -206,6 +206,10 @@ class EngineActor(Actor):
             self._report_to(account)
 
     def _report_to(self, account: _Account) -> None:
+        if self.runtime.port.backlog(account.address, control=True):
+            # It does not read: one report will do, when it reads again. They are cumulative.
+            self._changed()
+            return
         ended, account.ended = account.ended, []
         self.runtime.port.send(account.address, self._report(account, ended), control=True)
 
