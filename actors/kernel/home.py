@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from actors.errors import WorkerLost
 from actors.kernel.opened import Limits, Opened
+from actors.kernel.peers import GONE
 from actors.messages import (
     Accept,
     Credit,
@@ -93,7 +94,7 @@ class Home:
                 "or choose another"
             )
         if not runtime.peers.watch(via):
-            raise PeerLost(f"{via} is dead: {runtime.peers.death(via)}")
+            raise PeerLost(f"{via} is dead: {runtime.peers.death(via) or GONE}")
         number = self._next
         self._next = number + 1
         stream = Opened(self, number, target, via, many, context)
@@ -149,8 +150,14 @@ class Home:
         self.runtime.port.send(stream.peer, Credit(stream.number, items, size), control=True)
 
     def _accept(self, sender: int, m: Accept) -> None:
-        stream = self.streams.get(m.stream)
-        self.runtime.peers.note(m.peer)
+        stream, peers = self.streams.get(m.stream), self.runtime.peers
+        peers.note(m.peer)
+        # Watched also for a stream that is forgotten: until it says otherwise, it holds our frames.
+        if not peers.watch(m.peer) and (how := peers.death(m.peer)) is not None:
+            self.runtime.links.refused(m.stream)  # its barrier was passed: nothing of it follows
+            if stream is not None:
+                self._finish(stream, machine.LOST, PeerLost(f"{m.peer} died: {how}"))
+            return
         self.runtime.links.accepted(m.stream, m.peer.incarnation)
         if stream is None:
             self._kill_unknown(m.peer.incarnation, m.stream)
@@ -158,8 +165,6 @@ class Home:
         stream.state.feed(machine.ACCEPT, RemoteProtocolError)
         stream.peer = m.peer
         stream.feed_credit.grant(m.feed_items, m.feed_bytes)
-        if not self.runtime.peers.watch(m.peer):
-            return  # the barrier has been passed already; _down has failed the stream
         if stream.many and not stream.state.request_open and stream.state.response_open:
             stream.tell_feed_end()
         stream.wake_feed()

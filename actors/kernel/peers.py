@@ -23,6 +23,8 @@ _WAIT_REASON = 0.050
 #: A peer that sends without pause from several processes must not hold a verdict for ever.
 _SETTLE_ROUNDS = 20
 _KEPT = 4096
+#: How a process ended when nobody knows better.
+GONE = "its process is gone"
 
 OnDown = Callable[[Address, str], None]
 
@@ -44,7 +46,10 @@ def alive(address: Address) -> bool:
 
 
 class _Watch:
-    """One process; several incarnations may live in it (``place="here"``)."""
+    """One process; several incarnations may live in it (``place="here"``).
+
+    ``fd`` is its pidfd, or -1 when it was found dead and only the barrier is left.
+    """
 
     __slots__ = ("addresses", "fd", "rounds", "seen", "since")
 
@@ -80,13 +85,15 @@ class Peers:
         return self._known.get(incarnation)
 
     def death(self, address: Address) -> str | None:
-        """How the incarnation ended, or None while it is not known to be dead."""
+        """How the incarnation ended; None before that is told, behind all that it had sent."""
         return self._dead.get(address.incarnation)
 
     def watch(self, address: Address) -> bool:
         """Tell ``on_down`` when the process of ``address`` ends; False when it is gone already.
 
-        Watching twice is harmless; a watch lasts until the process ends or this runtime closes.
+        One that is found gone is told behind the barrier like any other: the message that made us
+        look may have its last items behind it. Watching twice is harmless; a watch lasts until the
+        process ends or this runtime closes.
         """
         if address.incarnation in self._dead:
             return False
@@ -94,23 +101,26 @@ class Peers:
         watch = self._watches.get(key)
         if watch is not None:
             watch.addresses[address.incarnation] = address
-            return True
+            return watch.fd >= 0
         if address.pid == os.getpid():
             return True
         try:
             fd = os.pidfd_open(address.pid)
         except OSError:
-            return self._gone(address)
+            return self._gone(key, address)
         if not alive(address):
             os.close(fd)
-            return self._gone(address)
+            return self._gone(key, address)
         watch = self._watches[key] = _Watch(fd)
         watch.addresses[address.incarnation] = address
         self._loop.add_reader(fd, self._ended, key)
         return True
 
-    def _gone(self, address: Address) -> bool:
-        self._dead_now(address, self._reasons.get(address.incarnation, ""))
+    def _gone(self, key: tuple[int, int], address: Address) -> bool:
+        watch = self._watches[key] = _Watch(-1)
+        watch.addresses[address.incarnation] = address
+        watch.since = self._loop.time()
+        self.later(0.0, self._settle, key)
         return False
 
     def left(self, incarnation: int) -> None:
@@ -147,7 +157,8 @@ class Peers:
         quiet = before == watch.seen or watch.rounds > _SETTLE_ROUNDS
         explained = all(each in self._reasons for each in watch.addresses)
         if quiet and (explained or self._loop.time() - watch.since >= _WAIT_REASON):
-            os.close(watch.fd)
+            if watch.fd >= 0:
+                os.close(watch.fd)
             del self._watches[key]
             for address in watch.addresses.values():
                 self._dead_now(address, self._reasons.pop(address.incarnation, ""))
@@ -165,7 +176,7 @@ class Peers:
         self._timers.add(handle)
 
     def _dead_now(self, address: Address, reason: str) -> None:
-        text = reason or "its process is gone"
+        text = reason or GONE
         self._dead[address.incarnation] = text
         if len(self._dead) > _KEPT:
             self._dead.popitem(last=False)
@@ -182,6 +193,7 @@ class Peers:
             for address in watch.addresses.values():
                 if not alive(address):  # nobody will read: the port need not linger for it
                     self._port.forget(address.incarnation)
-            self._loop.remove_reader(watch.fd)
-            os.close(watch.fd)
+            if watch.fd >= 0:
+                self._loop.remove_reader(watch.fd)
+                os.close(watch.fd)
         self._watches.clear()

@@ -16,7 +16,7 @@ from actors.config import Settings
 from actors.errors import ActorDead
 from actors.kernel.home import Home
 from actors.kernel.links import Links
-from actors.kernel.peers import Peers, start_time
+from actors.kernel.peers import GONE, Peers, start_time
 from actors.messages import Bye, Down, Hello
 from transport.bus.address import Address
 from transport.bus.port import Bus, Port
@@ -113,7 +113,7 @@ class Runtime:
         """Send a message to an actor. Raises ActorDead when it is known to be dead, OutboxFull."""
         if not self.peers.watch(to):
             raise ActorDead(
-                f"{to} is dead: {self.peers.death(to)}; look it up again after its restart"
+                f"{to} is dead: {self.peers.death(to) or GONE}; look it up again after its restart"
             )
         self.port.send(to, message, control, bounded=True)
 
@@ -123,7 +123,6 @@ class Runtime:
         Never while streams opened here run: the handler that keeps the mailbox full may be waiting
         for one.
         """
-        self._payload_limit = self.settings.payload_limit
         self._want_hold = held
         self.apply_hold()
 

@@ -136,7 +136,32 @@ async def test_a_process_that_was_dead_before_is_told_too(tmp_path: Path) -> Non
     async with watching(tmp_path) as (watcher, sender):
         sender.close()
         assert not watcher.peers.watch(sender.address)
+        assert not watcher.peers.watch(sender.address)  # twice is once
+        await wait_until(lambda: watcher.told)
         assert watcher.told == ["its process is gone"]
+        assert not watcher.peers.watch(sender.address)
+        assert watcher.told == ["its process is gone"]
+
+
+async def test_who_is_found_dead_is_told_behind_what_it_had_sent_too(tmp_path: Path) -> None:
+    count = 1000
+    async with watching(tmp_path, count) as (watcher, sender):
+        sender.send()
+        os.kill(sender.address.pid, signal.SIGKILL)
+        sender.process.wait()
+        assert not watcher.peers.watch(sender.address)  # its first message makes us look
+        assert watcher.told == []
+        await wait_until(lambda: "its process is gone" in watcher.told)
+        assert watcher.told == [*range(count), "its process is gone"]
+
+
+async def test_closing_forgets_who_was_found_dead(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        sender.close()
+        assert not watcher.peers.watch(sender.address)
+        watcher.runtime.close()
+        await asyncio.sleep(TICK)
+        assert watcher.told == []
 
 
 async def test_a_pid_that_somebody_else_has_now_is_dead(tmp_path: Path) -> None:
@@ -144,7 +169,7 @@ async def test_a_pid_that_somebody_else_has_now_is_dead(tmp_path: Path) -> None:
         before = sender.address._replace(started=sender.address.started - 1)
         assert not alive(before)
         assert not watcher.peers.watch(before)
-        assert len(watcher.told) == 1
+        await wait_until(lambda: len(watcher.told) == 1)
 
 
 async def test_a_death_is_told_behind_everything_the_dead_had_sent(tmp_path: Path) -> None:
