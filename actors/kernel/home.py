@@ -85,9 +85,10 @@ class Home:
         """Send an Open to ``via`` (a router, or the actor itself).
 
         Raises ConnectionLost when ``via`` is dead, LocalProtocolError when the caller's own request
-        id is in flight already, OutboxFull when ``via`` does not read.
+        id is in flight already or this runtime has closed, OutboxFull when ``via`` does not read.
         """
         runtime = self.runtime
+        runtime.check_open()
         if named and context.id in self._by_id:
             raise LocalProtocolError(
                 f"request id {context.id!r} is in flight on this client; wait for its end "
@@ -97,8 +98,7 @@ class Home:
             raise PeerLost(f"{via} is dead: {runtime.peers.death(via) or GONE}")
         number = self._next
         self._next = number + 1
-        stream = Opened(self, number, target, via, many, context)
-        stream.limits = limits
+        stream = Opened(self, number, target, via, many, context, limits)
         segments = runtime.links.segments(encoded.handles)
         report = self._reports.pop(via.incarnation, None) if self._reports else None
         message = Open(

@@ -20,7 +20,7 @@ from actors.kernel.peers import GONE, Peers, start_time
 from actors.messages import Bye, Down, Hello
 from transport.bus.address import Address
 from transport.bus.port import Bus, Port
-from transport.errors import EncodeError, RemoteProtocolError
+from transport.errors import EncodeError, LocalProtocolError, RemoteProtocolError
 from transport.payload import Encoded, decode_payload, encode_payload
 from transport.shm.memory import Memory
 from transport.wire.message import Message
@@ -110,12 +110,22 @@ class Runtime:
         handler(sender, message)
 
     def send(self, to: Address, message: Message, control: bool = False) -> None:
-        """Send a message to an actor. Raises ActorDead when it is known to be dead, OutboxFull."""
+        """Send a message to an actor. Raises ActorDead when it is known to be dead, OutboxFull,
+        LocalProtocolError when this runtime has closed.
+        """
+        self.check_open()
         if not self.peers.watch(to):
             raise ActorDead(
                 f"{to} is dead: {self.peers.death(to) or GONE}; look it up again after its restart"
             )
         self.port.send(to, message, control, bounded=True)
+
+    def check_open(self) -> None:
+        """Raise LocalProtocolError once this runtime has closed: nothing would ever answer."""
+        if self._closed:
+            raise LocalProtocolError(
+                f"{self.address.name} is closed; use a client inside its 'async with' block"
+            )
 
     def hold_data(self, held: bool) -> None:
         """Hold back the data inbox, or go on, for a full mailbox.
