@@ -112,6 +112,8 @@ async def test_nonsense_ends_no_engine_and_no_other_stream(tmp_path: Path) -> No
             assert await anext(good) == 0
             with raw_home(cluster.nodes[0].folder) as home:
                 home.open(router, 1, SLOW, {"tag": "raw", "wait": 0.5})
+                # It goes a hop further than what follows, which must not overtake it.
+                await wait_until(lambda: "raw" in trace.tags("started"), 20 * TICK, "its start")
                 for target in (engine, router, client.runtime.address):
                     for message, control in nonsense(engine, home.address):
                         home.send(target, message, control=control)
