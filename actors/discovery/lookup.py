@@ -21,6 +21,7 @@ class NodeLookup:
         self._discovery = discovery
         self._actors: dict[str, Record] = {}
         self._routers: dict[int, Address] = {}
+        self._near: list[Address] = []
         self._turn = 0
 
     async def start(self) -> None:
@@ -37,6 +38,9 @@ class NodeLookup:
             self._add(change.record)
         elif isinstance(change, Removed):
             self._remove(change.record)
+        # Chosen here, not at each call: a router in this process costs no hop.
+        routers, own = list(self._routers.values()), os.getpid()
+        self._near = [router for router in routers if router.pid == own] or routers
 
     def _add(self, record: Record) -> None:
         self._actors[record.address.name] = record
@@ -65,13 +69,11 @@ class NodeLookup:
 
         Raises NoWorkers when the node has no router.
         """
-        routers = list(self._routers.values())
-        if not routers:
+        near = self._near
+        if not near:
             raise NoWorkers(
                 f"{target}: no router is alive on this node; "
                 "add a RouterSpec to its NodeSpec, or try again after its restart"
             )
-        own = os.getpid()
-        near = [router for router in routers if router.pid == own] or routers
         self._turn += 1
         return near[self._turn % len(near)]

@@ -63,8 +63,15 @@ class Opened:
     )
 
     def __init__(
-        self, home: Home, number: int, target: str, via: Address, many: bool, context: Context
-    ):
+        self,
+        home: Home,
+        number: int,
+        target: str,
+        via: Address,
+        many: bool,
+        context: Context,
+        limits: Limits,
+    ) -> None:
         self.home = home
         self.number = number
         self.target = target
@@ -78,7 +85,7 @@ class Opened:
         self.error: CallHomeError | None = None
         self.waiter: asyncio.Future[None] | None = None
         self.window = ReceiveWindow(home.window_items, home.window_bytes)
-        self.limits = Limits(None, None, None)
+        self.limits = limits
         self.progress = time.monotonic()
         self.feed_credit = SendCredit(0, 0)
         self.feed_seq = 0

@@ -68,6 +68,7 @@ class Peers:
         self._port = port
         self._on_down = on_down
         self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
         self._watches: dict[tuple[int, int], _Watch] = {}
         self._reasons: OrderedDict[int, str] = OrderedDict()
         self._dead: OrderedDict[int, str] = OrderedDict()
@@ -102,7 +103,7 @@ class Peers:
         if watch is not None:
             watch.addresses[address.incarnation] = address
             return watch.fd >= 0
-        if address.pid == os.getpid():
+        if address.pid == self._pid:
             return True
         try:
             fd = os.pidfd_open(address.pid)

@@ -27,6 +27,8 @@ _builders: dict[int, Callable[[list[Any]], Message]] = {}
 _tags: dict[type, int] = {}
 _NONE = type(None)
 _NIL = b"\xc0"
+#: Up to this size a copy of a batch is cheaper than a second call.
+_LARGE = 16_384
 _BYTES = frozenset([bytes])
 
 
@@ -208,10 +210,13 @@ class BatchReader:
         """
         unpacker = self._unpacker
         try:
-            unpacker.feed(batch)
             # msgpack waits for more when bytes are cut off; a nil behind the batch tells a cut from
             # an end.
-            unpacker.feed(_NIL)
+            if len(batch) < _LARGE:
+                unpacker.feed(batch + _NIL)
+            else:
+                unpacker.feed(batch)
+                unpacker.feed(_NIL)
             objects = list(unpacker)
             if not objects or objects.pop() is not None:
                 raise RemoteProtocolError("a batch ends inside a message")
