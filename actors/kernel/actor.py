@@ -246,10 +246,10 @@ class Actor:
         try:
             message = read_message(self._serving.request(stream), handler.message)
             result = await getattr(self, handler.name)(message)
-            encoded = self.runtime.encode(result, stream.codec, stream.native, "answer")
-            if encoded.handles:
-                encoded = await self.runtime.lend(encoded, stream.home, stream.key[1])
-            if not stream.context.killed:
+            if not stream.context.killed:  # a handler may have swallowed its cancellation
+                encoded = self.runtime.encode(result, stream.codec, stream.native, "answer")
+                if encoded.handles:
+                    encoded = await self.runtime.lend(encoded, stream.home, stream.key[1])
                 stream.emit(encoded)
         except asyncio.CancelledError:
             error = Cancelled(f"the ask was cancelled: {stream.context.reason}")

@@ -98,7 +98,15 @@ class Request:
         if not kept:
             return None
         self.encoded = inline_kept(self.encoded, links.memory)
+        if self.caller.parent is not None:
+            self.caller.parent.link(self.context)  # the first stream's end has cut it
         return self.send()
+
+    def give_up(self, stream: Opened) -> None:
+        """Nobody will read the stream or send it again: give back what it holds for that."""
+        drop_queue(self.caller.runtime, stream)
+        if isinstance(stream.error, AttachFailed):
+            self.caller.runtime.links.refused(stream.number)
 
 
 class Caller:
@@ -153,6 +161,7 @@ class Caller:
                 stream = retried
         except BaseException:
             sent.context.kill("the call was cancelled")
+            sent.give_up(stream)
             raise
         return self._answer(sent, stream, answers)
 

@@ -97,6 +97,11 @@ class Links:
             memory.unexport(handle)
         return encoded
 
+    def take_back(self, encoded: Encoded, peer: Address) -> None:
+        """End the leases of an item that was lent to ``peer`` and then not sent."""
+        leases = [(each.segment, each.offset, each.generation) for each in held(encoded.handles)]
+        self.memory.release(peer.incarnation, leases)
+
     async def _announced(self, peer: Address, handles: Sequence[Handle]) -> None:
         """Announce what ``peer`` has not been told of, and wait for its answers."""
         for announcement in self.memory.needs(peer.incarnation, handles):

@@ -32,7 +32,6 @@ class ResponseStream:
         self._annotated = annotated
         self._stream: Opened | None = None
         self._loop = asyncio.get_running_loop()
-        self._raised = False
 
     @property
     def context(self) -> Context:
@@ -130,17 +129,18 @@ class ResponseStream:
             return
         if stream.state.response_open:
             self.context.kill(reason)
-        elif stream.queue:
-            drop_queue(self._runtime, stream)
+            return
+        if stream.queue:
             stream.error = stream.error or Cancelled(f"{stream.target}: {reason}")
+        self._sent.give_up(stream)
 
     def __del__(self) -> None:
         # The last reference is gone: a kill. The collector may run in any thread.
         stream = getattr(self, "_stream", None)
         if stream is None or self._loop.is_closed():
             return
-        if stream.state.response_open or stream.queue:
-            self._loop.call_soon_threadsafe(_abandon, self._runtime, stream)
+        if stream.state.response_open or stream.queue or stream.error is not None:
+            self._loop.call_soon_threadsafe(_abandon, self._sent, stream)
 
 
 class DuplexStream(ResponseStream):
@@ -159,8 +159,13 @@ class DuplexStream(ResponseStream):
         encoded = self._runtime.encode(item, self._sent.codec, True, "request")
         if encoded.handles:
             assert stream.peer is not None
-            encoded = await self._runtime.lend(encoded, stream.peer, stream.number)
-            stream.check_feed()
+            peer = stream.peer
+            encoded = await self._runtime.lend(encoded, peer, stream.number)
+            try:
+                stream.check_feed()
+            except CallHomeError:  # it ended meanwhile: nobody will see the item
+                self._runtime.links.take_back(encoded, peer)
+                raise
         stream.feed(encoded)
 
     async def recv(self) -> Any:
@@ -187,9 +192,9 @@ def drop_queue(runtime: Runtime, stream: Opened) -> None:
     stream.queue.clear()
 
 
-def _abandon(runtime: Runtime, stream: Opened) -> None:
+def _abandon(sent: Request, stream: Opened) -> None:
     stream.context.kill("its caller dropped the stream")
-    drop_queue(runtime, stream)
+    sent.give_up(stream)
 
 
 def plain(item: Any) -> Any:
