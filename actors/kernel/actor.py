@@ -226,9 +226,9 @@ class Actor:
         try:
             message = read_message(self.runtime.decode(payload, [], "msgpack"), handler.message)
             await getattr(self, handler.name)(message)
-        except asyncio.CancelledError:
-            raise
-        except Exception as failure:
+        except (Exception, asyncio.CancelledError) as failure:
+            if self._worker.cancelling():
+                raise  # the actor stops; else something that the handler awaited was cancelled
             self.counters.failed(failure)
             self.runtime.complain(f"a tell of {handler.message.__name__}", failure)
 

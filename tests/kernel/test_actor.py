@@ -12,7 +12,7 @@ import pytest
 
 from actors import Actor, Settings, handles
 from actors.cluster.entry import running
-from actors.errors import ActorDead, LocalProtocolError, Overloaded, Unsupported
+from actors.errors import ActorDead, Cancelled, LocalProtocolError, Overloaded, Unsupported
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
 from actors.messages import Inspect
@@ -149,6 +149,31 @@ async def test_beyond_the_bound_asks_are_refused_and_tells_wait_with_their_sende
         assert await waiting == "went on"
         assert await asyncio.gather(*asks[:3]) == [1, 2, 3]
         await wait_until(lambda: actor.total == 5003)
+
+
+class Careless(Actor):
+    """A handler that awaits what somebody else cancels."""
+
+    @handles(Go)
+    async def go(self, message: Go) -> str:
+        other = asyncio.get_running_loop().create_future()
+        other.cancel()
+        await other
+        return "never"
+
+    @handles(Add)
+    async def add(self, message: Add) -> int:
+        return message.amount
+
+
+async def test_a_cancelled_await_in_a_tell_is_a_failure_and_no_end(tmp_path: Path) -> None:
+    actor = Careless()
+    async with alive(tmp_path, actor) as ref:
+        await ref.tell(Go())
+        assert await ref.ask(Add(7), timeout=10 * TICK) == 7
+        with pytest.raises(Cancelled):
+            await ref.ask(Go(), timeout=10 * TICK)
+        assert await ref.ask(Add(8), timeout=10 * TICK) == 8
 
 
 async def test_messages_taken_in_before_the_end_do_not_outlive_the_actor(tmp_path: Path) -> None:
