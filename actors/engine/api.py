@@ -18,6 +18,7 @@ from actors.kernel.responses import DuplexStream, ResponseStream
 from actors.kernel.runtime import Runtime
 from actors.kernel.served import Served
 from transport.context import Context
+from transport.errors import Cancelled
 from transport.payload import PayloadAdapter
 from transport.shm.frames import Frames
 
@@ -105,7 +106,8 @@ class RequestStream(Generic[Q]):
     last.
 
     Reading is what grants the client room for more. A request that was cut never ends cleanly: the
-    handler is killed instead. One task reads at a time.
+    handler is killed instead, and a task of its own that still reads gets Cancelled. One task reads
+    at a time.
     """
 
     def __init__(
@@ -121,8 +123,12 @@ class RequestStream(Generic[Q]):
     async def __anext__(self) -> Q:
         stream = self._stream
         while not stream.feed_queue:
-            if stream.feed_ended or not stream.state.request_open:
+            if stream.feed_ended:
                 raise StopAsyncIteration
+            if not stream.state.request_open:
+                # Told also to a task that the handler has left behind: it was not the end.
+                reason = stream.context.reason or "its stream has ended"
+                raise Cancelled(f"{stream.open.target}: the request was cut: {reason}")
             await stream.wait_feed()
         queued = stream.feed_queue.popleft()
         if isinstance(queued, bytes):

@@ -36,6 +36,9 @@ class Reader(BidirectionalEngine[Any, Any]):
     async def generate(self, requests: RequestStream[Any], ctx: Context) -> AsyncIterator[Any]:
         try:
             await self.gate.wait()
+            if self.most < 0:
+                self.helper = asyncio.create_task(self.help(requests))
+                await asyncio.Event().wait()
             if not self.most:
                 raise ValueError("reads nothing")
             async for item in requests:
@@ -47,6 +50,15 @@ class Reader(BidirectionalEngine[Any, Any]):
         except asyncio.CancelledError:
             self.ends.append(f"cancelled: {ctx.reason}")
             raise
+
+    async def help(self, requests: RequestStream[Any]) -> None:
+        """Read in a task beside the handler."""
+        try:
+            async for item in requests:
+                self.got.append(item)
+            self.ends.append("clean")
+        except Cancelled as error:
+            self.ends.append(str(error))
 
 
 class Rig:
@@ -196,6 +208,19 @@ async def test_leases_of_requests_that_nobody_took_come_back(tmp_path: Path) -> 
 
 
 # ------------------------------------------------------------------------------ against the rules
+
+
+async def test_a_task_beside_the_handler_takes_no_cut_for_an_end(tmp_path: Path) -> None:
+    async with rig(tmp_path) as at, calling(at) as caller:
+        at.reader.gate.set()
+        at.reader.most = -1
+        async with caller.open(ENDPOINT, timeout=10.0) as stream:
+            await stream.send(1)
+            await wait_until(lambda: at.reader.got == [1])
+        await wait_until(lambda: len(at.reader.ends) == 2)
+        await at.reader.helper
+        assert "clean" not in at.reader.ends
+        assert any("the request was cut" in end for end in at.reader.ends)
 
 
 async def test_b67_a_request_that_was_cut_never_ends_cleanly(tmp_path: Path) -> None:
