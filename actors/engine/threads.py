@@ -19,8 +19,10 @@ from transport.context import Context
 from transport.payload import Encoded
 from transport.wire.codec import pack_plain
 
-#: Items that a generator may be ahead of the loop; the stream's credit bounds it too.
+#: How far a generator may be ahead of the loop, in items and in bytes (one larger item may). What
+#: the stream's credit lets through is on top of that.
 _AHEAD = 64
+_AHEAD_BYTES = 1 << 20
 #: How often a thread that waits for room looks whether it was killed, in seconds.
 _LOOK = 0.5
 
@@ -79,6 +81,7 @@ class SyncItems:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Condition()
         self._ready: deque[Any] = deque()
+        self._ready_bytes = 0
         #: The item handed out last: when the stream is killed, its taker may not have sent it.
         self._last: Any = None
         self._started = self._ended = self._closed = False
@@ -96,9 +99,11 @@ class SyncItems:
         while True:
             with self._lock:
                 if self._ready:
-                    if len(self._ready) == _AHEAD:
-                        self._lock.notify()
+                    full = self._is_full()
                     self._last = self._ready.popleft()
+                    self._ready_bytes -= _size(self._last)
+                    if full:
+                        self._lock.notify()
                     return self._last
                 if self._ended:
                     error, self._error = self._error, None
@@ -193,11 +198,23 @@ class SyncItems:
             raise found
         return found
 
+    def _is_full(self) -> bool:
+        return len(self._ready) >= _AHEAD or self._ready_bytes >= _AHEAD_BYTES
+
     def _hand_over(self, encoded: Any) -> bool:
         with self._lock:
-            while len(self._ready) >= _AHEAD and not self._closed and not self._context.killed:
+            while self._is_full() and not self._closed and not self._context.killed:
                 self._lock.wait(_LOOK)
             # In any case: whoever closes us drops it.
             self._ready.append(encoded)
+            self._ready_bytes += _size(encoded)
             self._wake()
         return not self._closed and not self._context.killed
+
+
+def _size(item: Any) -> int:
+    """Bytes of an encoded item; of what an adapter returned, which is a tuple that begins with
+    them, too.
+    """
+    size: int = item.size if type(item) is Encoded else len(item[0])
+    return size

@@ -105,6 +105,22 @@ async def test_a_generator_is_not_far_ahead_of_its_reader() -> None:
     await source.aclose()
 
 
+async def test_a_generator_of_large_items_is_not_many_bytes_ahead() -> None:
+    made: list[int] = []
+
+    def endless() -> Iterator[bytes]:
+        for number in range(10**9):
+            made.append(number)
+            yield bytes(400_000)
+
+    source = items(endless)
+    for number in range(20):
+        await anext(source)
+        await asyncio.sleep(TICK / 10)
+        assert len(made) <= number + 1 + 3 + 1  # 1 MiB, and one that waits for room
+    await source.aclose()
+
+
 async def test_closing_runs_finally_in_the_thread_and_waits_for_it() -> None:
     ended: list[str] = []
 
