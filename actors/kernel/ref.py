@@ -95,7 +95,7 @@ class Ref:
         target, fields = write_message(message)
         encoded = self._runtime.encode(fields, "msgpack", False, target)
         address = self._lookup.actor(self.name)
-        self._runtime.send(address, Tell(target, encoded.data))
+        self._runtime.send(address, Tell(target, encoded.data), size=len(encoded.data) + 64)
 
     async def ask(self, message: Any, *, timeout: Timeout = DEFAULT) -> Any:
         """Send a message and wait for the handler's answer; ``timeout`` in seconds, None for no

@@ -109,16 +109,18 @@ class Runtime:
             raise RemoteProtocolError("this actor has no use for it")
         handler(sender, message)
 
-    def send(self, to: Address, message: Message, control: bool = False) -> None:
-        """Send a message to an actor. Raises ActorDead when it is known to be dead, OutboxFull,
-        LocalProtocolError when this runtime has closed.
+    def send(self, to: Address, message: Message, control: bool = False, size: int = 64) -> None:
+        """Send a message, which carries ``size`` bytes, to an actor.
+
+        Raises ActorDead when it is known to be dead, OutboxFull, LocalProtocolError when this
+        runtime has closed.
         """
         self.check_open()
         if not self.peers.watch(to):
             raise ActorDead(
                 f"{to} is dead: {self.peers.death(to) or GONE}; look it up again after its restart"
             )
-        self.port.send(to, message, control, bounded=True)
+        self.port.send(to, message, control, size, bounded=True)
 
     def check_open(self) -> None:
         """Raise LocalProtocolError once this runtime has closed: nothing would ever answer."""

@@ -12,7 +12,14 @@ import pytest
 
 from actors import Actor, Settings, handles
 from actors.cluster.entry import running
-from actors.errors import ActorDead, Cancelled, LocalProtocolError, Overloaded, Unsupported
+from actors.errors import (
+    ActorDead,
+    Cancelled,
+    LocalProtocolError,
+    OutboxFull,
+    Overloaded,
+    Unsupported,
+)
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
 from actors.messages import Inspect
@@ -149,6 +156,22 @@ async def test_beyond_the_bound_asks_are_refused_and_tells_wait_with_their_sende
         assert await waiting == "went on"
         assert await asyncio.gather(*asks[:3]) == [1, 2, 3]
         await wait_until(lambda: actor.total == 5003)
+
+
+async def test_what_tells_carry_counts_towards_the_bytes_that_may_wait(tmp_path: Path) -> None:
+    runtime = Runtime(run=str(tmp_path), name="caller", settings=Settings(outbox_bytes=1 << 20))
+    try:
+        deaf = Ref("deaf", runtime, Found(runtime.address._replace(name="deaf", incarnation=1)))
+        for _ in range(70):
+            await deaf.tell(Add(1))
+            runtime.port.flush()  # a batch each, so that ZeroMQ's own pipe is full
+        for _ in range(10):
+            await deaf.tell(Add(1, "x" * 100_000))
+        await deaf.tell(Add(1, "x" * 100_000))
+        with pytest.raises(OutboxFull, match="deaf"):
+            await deaf.tell(Add(1))
+    finally:
+        runtime.close()
 
 
 class Careless(Actor):
