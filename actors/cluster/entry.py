@@ -136,6 +136,7 @@ async def running(
                 yield actor, runtime
             finally:
                 actor.shut()
+                await actor.wait_ended()
                 try:
                     await actor.on_stop()
                 except Exception as error:

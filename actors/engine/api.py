@@ -154,7 +154,9 @@ class _Base:
         """
 
     async def on_stop(self) -> None:
-        """Runs once when the worker stops, after its streams have ended."""
+        """Runs once when the worker stops, after its streams have ended; a handler that has not
+        ended within half the grace time is not waited for.
+        """
 
 
 class Engine(_Base, ABC, Generic[Q, A]):

@@ -98,8 +98,8 @@ class Actor:
         """
 
     async def on_stop(self) -> None:
-        """Runs after the last message, also after a failure of on_start's successors; raising is
-        logged.
+        """Runs after the last message, when all handlers have ended (or have used up half the grace
+        time), also after a failure of on_start; raising is logged.
         """
 
     def attach(self, runtime: Runtime, tasks: asyncio.TaskGroup, lookup: Lookup | None) -> None:
@@ -263,6 +263,11 @@ class Actor:
         """Take no more messages: the mailbox ends, streams end with an error that says so."""
         self._serving.shut(f"{self.name} stops")
         self._worker.cancel()
+
+    async def wait_ended(self) -> None:
+        """After ``shut``: wait until its handlers have ended, for half the grace time at most."""
+        ending = [self._worker, *self._serving.ending]
+        await asyncio.wait(ending, timeout=self.settings.stop_grace / 2)
 
 
 class ActorRole:

@@ -58,6 +58,10 @@ class Serving:
         self._dirty: list[Served] = []
         self._unaccepted: list[Served] = []
         self._tombstones = Tombstones()
+        #: Why no stream begins any more, once this actor stops.
+        self._shut = ""
+        #: Handlers that ``shut`` has cancelled; they may take their time.
+        self.ending: list[asyncio.Task[None]] = []
         self.pump = Pump(self)
         self._loop = asyncio.get_running_loop()
         runtime.on(Open, self._open)
@@ -83,6 +87,10 @@ class Serving:
         if not self.runtime.peers.watch(m.home):
             # Its Open came behind the news of its death, by way of a router: nobody waits for it.
             stream.context.kill(f"the caller {m.home} died")
+            return
+        if self._shut:
+            stream.taken = True  # nobody was told that we hold its frames
+            self.end(stream, ConnectionLost(f"{m.target}: {self._shut}"))
             return
         try:
             self.runtime.attach(m.segments)
@@ -297,12 +305,14 @@ class Serving:
         self.runtime.port.hurry()
 
     def shut(self, reason: str) -> None:
-        """This actor stops: every home is told so, every handler is cancelled."""
+        """This actor stops: every home is told so, every handler is cancelled, no stream begins."""
+        self._shut = reason
         for stream in list(self.streams.values()):
             self.end(stream, ConnectionLost(f"{stream.open.target}: {reason}"))
             stream.context.kill(reason)
             if stream.task is not None:
                 stream.task.cancel()
+                self.ending.append(stream.task)
 
     def down(self, address: Address, reason: str) -> None:
         """A home is gone: its streams are killed, their handlers end."""

@@ -17,7 +17,7 @@ from actors.engine.actor import EngineActor
 from actors.kernel.peers import start_time
 from actors.messages import Accept, End, Items, Kill, Report, Stop, Subscribe
 from tests.e2e.raw import RawHome, raw_home
-from tests.waiting import wait_until
+from tests.waiting import TICK, wait_until
 from transport.bus.address import Address
 
 ENDPOINT = "t.engine.go"
@@ -224,3 +224,58 @@ async def test_everything_ends_with_the_actor(tmp_path: Path) -> None:
         assert sorted(at.engine.ended) == [1, 2]
         assert os.listdir(tmp_path)  # the home's own sockets, nobody else's
         assert not [name for name in os.listdir(tmp_path) if name.startswith("engine")]
+
+
+class Tidy(Engine[Any, Any]):
+    """Notes in which order its parts end."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    async def on_stop(self) -> None:
+        self.order.append("on_stop")
+        await self.late.wait()
+
+    async def on_start(self) -> None:
+        self.late = asyncio.Event()
+
+    async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
+        try:
+            yield request
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(TICK / 10)
+            self.order.append("handler")
+
+
+async def test_an_engine_stops_behind_its_streams_and_begins_no_other(tmp_path: Path) -> None:
+    spec = {
+        "run": str(tmp_path),
+        "name": "engine",
+        "role": "engine",
+        "settings": Settings().to_dict(),
+    }
+    actor = EngineActor(Tidy, {}, ENDPOINT, 2, 2, None)
+    engine = actor.handler.engine
+    assert isinstance(engine, Tidy)
+    stopping = asyncio.Event()
+
+    async def run() -> None:
+        async with running(spec, actor):
+            await stopping.wait()
+
+    runner = asyncio.create_task(run())
+    with raw_home(str(tmp_path)) as home:
+        await wait_until(lambda: hasattr(engine, "late"))
+        home.open(actor.address, 1, ENDPOINT, "first")
+        await wait_until(lambda: home.got(Items, 1))
+        stopping.set()
+        await wait_until(lambda: "on_stop" in engine.order)
+        assert engine.order == ["handler", "on_stop"]
+        home.open(actor.address, 2, ENDPOINT, "late")
+        error = (await home.ended(2)).error
+        assert error is not None
+        assert error[0] == "connection.lost"
+        assert "engine stops" in error[1]
+        engine.late.set()
+        await runner
