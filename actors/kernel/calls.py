@@ -118,7 +118,6 @@ class Caller:
         self.runtime = runtime
         self.route = route
         self.parent = parent
-        self._serial = 0
 
     @property
     def frames(self) -> Frames:
@@ -260,17 +259,20 @@ class Caller:
         request_id: str | None,
         codec: str | None,
     ) -> Request:
-        parent = self.parent
+        parent, now = self.parent, time.monotonic()
         limit = _checked(_given(timeout, None))
-        deadline = None if limit is None else time.monotonic() + limit
-        if parent is not None and parent.deadline is not None:
-            deadline = parent.deadline if deadline is None else min(deadline, parent.deadline)
-        self._serial += 1
+        deadline = None if limit is None else now + limit
+        if (
+            parent is not None
+            and parent.deadline is not None
+            and (deadline is None or parent.deadline < deadline)
+        ):
+            deadline, limit = parent.deadline, max(parent.deadline - now, 0.0)
         if request_id is not None:
             _check_id(request_id)
         if not _is_text(target):
             raise LocalProtocolError(f"an endpoint is named by text, not {target!r}")
-        name = request_id or f"{self.runtime.address.incarnation & 0xFFFFFFFF:x}-{self._serial}"
+        name = request_id or self.runtime.new_id()
         context = Context(name, _strings(metadata, parent), deadline)
         codec = codec or self.runtime.settings.codec
         check_codec(codec)

@@ -355,7 +355,10 @@ class Home:
             deadline, limits = stream.context.deadline, stream.limits
             if deadline is not None and now >= deadline:
                 self._fail(
-                    stream, DeadlineExceeded(f"{stream.target}: no end within {limits.total} s")
+                    stream,
+                    DeadlineExceeded(
+                        f"{stream.target}: no end within {round(limits.total or 0.0, 3):g} s"
+                    ),
                 )
                 continue
             limit = limits.gap if stream.seq else limits.first

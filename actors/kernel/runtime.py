@@ -88,6 +88,7 @@ class Runtime:
         #: Called with (address, reason) after streams, leases and permits have been settled.
         self.when_down: list[Callable[[Address, str], None]] = []
         self._payload_limit = self.settings.payload_limit
+        self._serial = 0
         self._want_hold = self._holds = False
         self._ticking: asyncio.TimerHandle | None = None
         self._closed = False
@@ -121,6 +122,11 @@ class Runtime:
                 f"{to} is dead: {self.peers.death(to) or GONE}; look it up again after its restart"
             )
         self.port.send(to, message, control, size, bounded=True)
+
+    def new_id(self) -> str:
+        """A request id for a caller that brings none; no other request of this node has it."""
+        self._serial += 1
+        return f"{self.address.incarnation & 0xFFFFFFFF:x}-{self._serial}"
 
     def check_open(self) -> None:
         """Raise LocalProtocolError once this runtime has closed: nothing would ever answer."""

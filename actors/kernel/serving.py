@@ -330,7 +330,7 @@ class Serving:
             deadline = stream.context.deadline
             if deadline is not None and now >= deadline and not stream.context.killed:
                 limit = stream.open.remaining or 0.0
-                text = f"{stream.open.target}: no end within {limit:.3g} s"
+                text = f"{stream.open.target}: no end within {round(limit, 3):g} s"
                 stream.verdict = DeadlineExceeded(text)
                 stream.context.kill("its deadline has passed")
         self._tombstones.crumble(now)

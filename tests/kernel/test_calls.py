@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from actors import EngineSpec, NodeSpec
-from actors.errors import AttachFailed, Cancelled, LocalProtocolError
+from actors.errors import AttachFailed, Cancelled, DeadlineExceeded, LocalProtocolError
 from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import End, Kill, Open
@@ -116,3 +117,21 @@ async def test_a_request_that_is_sent_again_still_hears_of_its_parents_end(tmp_p
             await reading
         await wait_until(lambda: worker.got(Kill))
         assert not caller.runtime.memory.statistics().slots
+
+
+@pytest.mark.parametrize("timeout", [None, 50 * TICK])
+async def test_a_limit_that_comes_from_the_parent_is_named(
+    tmp_path: Path, timeout: float | None
+) -> None:
+    parent = Context("parent", deadline=time.monotonic() + 2.5 * TICK)
+    with blind_worker(tmp_path, parent) as (caller, _):
+        with pytest.raises(DeadlineExceeded, match=r"no end within \d+\.\d+ s"):
+            await anext(caller.stream("t.blind.go", 1, timeout=timeout))
+        assert not caller.runtime.home.streams
+
+
+async def test_ids_of_one_process_differ_whoever_calls(tmp_path: Path) -> None:
+    with blind_worker(tmp_path) as (caller, _):
+        other = Caller(caller.runtime, caller.route)
+        ids = {each.stream("t.blind.go", 1).context.id for each in (caller, other, caller, other)}
+        assert len(ids) == 4
