@@ -166,6 +166,10 @@ class Links:
     def _announce(self, sender: int, m: Announce) -> None:
         peer = self._runtime.peers.find(sender)
         announcement = announcement_from_wire(m.segment)
+        if peer is not None:
+            # Perhaps its stream was given up here before it was accepted, and nothing else of it
+            # will come; what is mapped goes with its owner all the same.
+            self._runtime.peers.watch(peer)
         ok, reason = True, ""
         try:
             self.memory.attach(announcement)
