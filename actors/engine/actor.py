@@ -26,7 +26,7 @@ _NAMED = 4096
 class _Account:
     """What this engine has to tell one router."""
 
-    __slots__ = ("address", "dirty", "ended", "opened", "seq", "settled")
+    __slots__ = ("address", "ended", "opened", "seq", "settled")
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -34,7 +34,6 @@ class _Account:
         self.opened = 0
         self.settled = 0
         self.ended: list[list[Any]] = []
-        self.dirty = False
 
 
 class EngineActor(Actor):
