@@ -56,6 +56,12 @@ class Encoded(NamedTuple):
     size: int
     """Bytes of the data and of what stands behind the handles; this much credit it takes."""
 
+    @property
+    def carried(self) -> int:
+        """Bytes in the message itself: data and contents in line, but no shared memory."""
+        near = (each[2] for each in self.handles if type(each) is not Handle)
+        return len(self.data) + sum(map(len, near))
+
 
 NO_HANDLES: Final[list[Any]] = []
 """The table of values without handles; never changed."""

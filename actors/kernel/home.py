@@ -119,7 +119,7 @@ class Home:
             None,
             report,
         )
-        runtime.port.queue(via, message, size=len(encoded.data) + 128, bounded=True)
+        runtime.port.queue(via, message, size=encoded.carried + 128, bounded=True)
         runtime.links.requested(number, encoded.handles, via)
         self.streams[number] = stream
         runtime.apply_hold()

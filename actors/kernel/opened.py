@@ -173,7 +173,7 @@ class Opened:
             message = FeedItem(
                 self.number, self.feed_seq, encoded.data, encoded.handles, encoded.size
             )
-            self.home.runtime.port.send(self.peer, message, size=len(encoded.data))
+            self.home.runtime.port.send(self.peer, message, size=encoded.carried)
             self.feed_seq += 1
             return
         if not self.feed_batch:

@@ -110,7 +110,7 @@ class Served:
         self.seq += 1
         self.serving.counters.items += 1
         self.serving.counters.bytes += encoded.size
-        self.serving.runtime.port.send(self.home, message, size=len(encoded.data))
+        self.serving.runtime.port.send(self.home, message, size=encoded.carried)
 
     async def wait_credit(self) -> None:
         """Wait until the home has room for one more item, or the stream is killed."""

@@ -10,11 +10,12 @@ import pytest
 import zmq
 
 from actors.messages import FeedEnd
-from tests.bus.posts import arrived, numbered, posts
+from tests.bus.posts import arrived, numbered, posts, weighty
 from tests.waiting import wait_until
 from transport.bus.address import MAX_PATH, Address, inbox_path
 from transport.bus.port import Bus, Port
 from transport.errors import LocalProtocolError, RemoteProtocolError
+from transport.wire.message import BatchWriter
 
 
 async def test_what_was_sent_last_arrives_though_the_port_closes(run: str) -> None:
@@ -127,3 +128,28 @@ async def test_a_message_that_cannot_be_packed_takes_no_other_with_it(
         await arrived(b, 2)
         assert b.numbers == [1, 2]
         assert "could not pack" in caplog.text
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+async def test_no_batch_is_larger_than_a_reader_takes(
+    run: str, monkeypatch: pytest.MonkeyPatch, stuck: bool
+) -> None:
+    monkeypatch.setattr("transport.wire.message.MAX_BATCH", 3 << 20)
+    monkeypatch.setattr("transport.bus.port._LARGE", 1 << 20)
+    with posts(run, "a", "b") as (a, b):
+        a.port.send(b.address, numbered(0))
+        await arrived(b, 1)
+        (box,) = a.port._boxes.values()
+        outlet = box.outlet
+        assert outlet is not None
+        if stuck:  # what waits for a reader that stands still leaves in one go later
+            outlet._waiting.append(BatchWriter(a.address.incarnation).pack([numbered(0)]))
+        for number in range(8):
+            a.port.send(b.address, weighty(number, 1_000_000), size=1_000_000)
+        if stuck:
+            a.port.flush()
+            assert a.port.backlog(b.address) >= 8_000_000
+            outlet._writable()
+        await arrived(b, 9)
+        assert b.numbers[-8:] == list(range(8))
+        assert b.port.statistics().unreadable == 0

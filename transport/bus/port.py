@@ -39,6 +39,8 @@ _PIPE_IN = 4096
 #: Messages for one peer that are worth a batch of their own before the tick ends: enough to share
 #: the cost of sending, few enough that both ends work at the same time.
 _EARLY = 16
+#: Bytes for one peer beyond which each message gets a batch of its own: a batch has a largest size.
+_LARGE = 64 << 20
 #: A tick with no more messages than this is a quiet one.
 _FEW = 4
 #: Incarnations known to be dead; nothing is sent to them.
@@ -83,10 +85,9 @@ class Port:
         self._writer = BatchWriter(address.incarnation)
         self._boxes: dict[tuple[int, bool], Outbox] = {}
         self._dirty: list[Outbox] = []
-        self._flush_planned = self._hurried = self._bursting = False
+        self._flush_planned = self._hurried = self._bursting = self._closed = False
         self._quiet = True
         self._counted = 0
-        self._closed = False
         self._dead: OrderedDict[int, None] = OrderedDict()
         #: Called at the start of each flush: whoever collects items per tick queues them now.
         self.before_flush: list[Callable[[], None]] = []
@@ -144,9 +145,7 @@ class Port:
                 log.exception("%s failed on a %s", self.address, type(each).__name__)
 
     def poll_control(self) -> None:
-        """Read waiting control messages now, without blocking: for code that keeps the loop
-        busy.
-        """
+        """Read waiting control now, without blocking: for code that keeps the loop busy."""
         self._control.poll(BURST)
 
     def poll_data(self) -> int:
@@ -210,7 +209,7 @@ class Port:
         if not box.dirty:
             box.dirty = True
             self._dirty.append(box)
-        elif len(box.messages) >= _EARLY:
+        elif len(box.messages) >= _EARLY or box.size >= _LARGE:
             # The peer can begin with these while we still make the rest of this tick's batch.
             self._flush_box(box)
 
@@ -283,16 +282,24 @@ class Port:
             return  # they stay here, counted, until the peer reads
         box.messages = []
         size, box.size = box.size, 0
+        self.messages_out += len(messages)
+        if size < _LARGE:
+            size = max(size, self._send_batch(box, outlet, messages))
+        else:
+            size = max(size, sum(self._send_batch(box, outlet, [each]) for each in messages))
+        if outlet.blocked:
+            box.blocked_bytes = size
+
+    def _send_batch(self, box: Outbox, outlet: Outlet, messages: list[Message]) -> int:
+        """Send one batch, or leave it with the outlet; its size in bytes."""
         try:
             batch = self._writer.pack(messages)
         except LocalProtocolError:
             log.exception("%s could not pack all messages for %s", self.address, box.address)
             batch = self._writer.salvage(messages)
         self.batches_out += 1
-        self.messages_out += len(messages)
         outlet.send(batch)
-        if outlet.blocked:
-            box.blocked_bytes = max(size, len(batch))
+        return len(batch)
 
     def _drained(self, box: Outbox) -> None:
         box.blocked_bytes = 0
