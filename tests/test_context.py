@@ -196,3 +196,16 @@ async def test_a_waiter_cancelled_in_the_same_turn_as_the_stop_is_no_error() -> 
     context.stop("why")
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_a_finished_context_lets_nobody_wait_for_what_will_not_come() -> None:
+    context = Context("r")
+    waiting = [
+        asyncio.create_task(context.wait_stopped()),
+        asyncio.create_task(context.wait_killed()),
+    ]
+    await asyncio.sleep(0)
+    context.finish("its handler has ended")
+    await asyncio.wait(waiting, timeout=TICK)
+    assert all(each.cancelled() for each in waiting)
+    assert not context.stopped

@@ -118,8 +118,11 @@ class Context:
             self._parent = None
 
     def finish(self, reason: str) -> None:
-        """The stream has ended: calls that its handler has left running end with it."""
+        """The stream has ended: calls and waits that its handler has left running end with it."""
         self.when_cancelled = None
+        waiters, self._waiters = self._waiters, []
+        for _, waiter in waiters:
+            waiter.cancel()  # neither a stop nor a kill will come
         for child in list(self._children):
             child.kill(reason)
         self.unlink()
@@ -127,7 +130,8 @@ class Context:
     async def wait_stopped(self) -> None:
         """Wait until the context is stopped or killed; returns at once if it is.
 
-        It ends at the latest with the request's deadline, when the context is killed.
+        It ends at the latest with the request's deadline, when the context is killed. A task that
+        still waits when the handler has ended is cancelled.
         """
         if not self.stopped:
             await self._wait(for_kill=False)
