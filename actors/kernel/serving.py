@@ -64,7 +64,7 @@ class Serving:
         self.ending: list[asyncio.Task[None]] = []
         self.pump = Pump(self)
         self._loop = asyncio.get_running_loop()
-        runtime.on(Open, self._open)
+        runtime.on(Open, self.open)
         runtime.on(Credit, self._credit)
         runtime.on(Stop, self._stop)
         runtime.on(Kill, self._kill)
@@ -73,7 +73,8 @@ class Serving:
         runtime.on(FeedEnd, self._feed_end)
         runtime.port.before_flush.append(self._collect)
 
-    def _open(self, sender: int, m: Open) -> None:
+    def open(self, sender: int, m: Open) -> None:
+        """Take in an Open; a router hands on those that are meant for itself."""
         key = (m.home.incarnation, m.stream)
         if key in self.streams:
             raise RemoteProtocolError(f"stream {m.stream} of {m.home} was opened twice")

@@ -8,7 +8,7 @@ from typing import Any
 
 from actors.discovery.base import Change, Discovery
 from actors.errors import CallHomeError, NoWorkers, SpecError, Unsupported
-from actors.kernel.actor import Actor, ActorRole
+from actors.kernel.actor import Actor
 from actors.kernel.served import Served
 from actors.messages import Added, End, Kill, Lost, Open, Record, Removed, Report, Snapshot, Stop
 from actors.router.dispatch import StreamingDispatch
@@ -43,7 +43,7 @@ class RouterActor(Actor):
         runtime = self.runtime
         self.dispatch: StreamingDispatch = LocalDispatch(runtime)
         # Opens for endpoints are routed, all others are for this actor itself.
-        self._own = self._serving._open
+        self._own = self._serving.open
         runtime.on(Open, self._route)
         runtime.on(Stop, self._forward)
         runtime.on(Kill, self._forward)
@@ -55,9 +55,6 @@ class RouterActor(Actor):
     async def on_stop(self) -> None:
         if self.discovery is not None:
             self._subscription.cancel()
-
-    def role(self) -> ActorRole:
-        return ActorRole(self)
 
     def _changed(self, change: Change) -> None:
         if isinstance(change, Added):
