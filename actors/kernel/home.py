@@ -24,7 +24,6 @@ from actors.messages import (
     Items,
     Kill,
     Lost,
-    Open,
     Report,
     Stop,
 )
@@ -99,26 +98,8 @@ class Home:
         number = self._next
         self._next = number + 1
         stream = Opened(self, number, target, via, many, context, limits)
-        segments = runtime.links.segments(encoded.handles)
         report = self._reports.pop(via.incarnation, None) if self._reports else None
-        message = Open(
-            number,
-            runtime.address,
-            target,
-            many,
-            codec,
-            native,
-            encoded.data,
-            encoded.handles,
-            segments,
-            self.window_items,
-            self.window_bytes,
-            context.remaining(),
-            context.metadata,
-            context.id,
-            None,
-            report,
-        )
+        message = stream.message(encoded, codec, native, report)
         runtime.port.queue(via, message, size=encoded.carried + 128, bounded=True)
         runtime.links.requested(number, encoded.handles, via)
         self.streams[number] = stream

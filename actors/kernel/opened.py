@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from actors.messages import FeedEnd, FeedItem
+from actors.messages import FeedEnd, FeedItem, Open, Report
 from transport.bus.address import Address
 from transport.context import Context
 from transport.errors import CallHomeError, Cancelled, LocalProtocolError
@@ -91,6 +91,28 @@ class Opened:
         self.feed_seq = 0
         self.feed_batch: list[bytes] = []
         self.feed_waiter: asyncio.Future[None] | None = None
+
+    def message(self, encoded: Encoded, codec: str, native: bool, report: Report | None) -> Open:
+        """The Open that begins this stream; ``report`` is for the router that it goes to."""
+        home, context = self.home, self.context
+        return Open(
+            self.number,
+            home.runtime.address,
+            self.target,
+            self.many,
+            codec,
+            native,
+            encoded.data,
+            encoded.handles,
+            home.runtime.links.segments(encoded.handles),
+            home.window_items,
+            home.window_bytes,
+            context.remaining(),
+            context.metadata,
+            context.id,
+            None,
+            report,
+        )
 
     def taken(self, size: int) -> None:
         """The consumer took an item of ``size`` bytes; grants credit when that is due."""
