@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
+import hypothesis
+import hypothesis.strategies as st
 
 from tests.wire.samples import both, same
 from transport.errors import DecodeError
 from transport.wire.codec import Annotated, decode, encode
-
-pytest.importorskip("hypothesis")
-
-import hypothesis
-import hypothesis.strategies as st
 
 scalars: st.SearchStrategy[Any] = st.one_of(
     st.none(),
