@@ -15,7 +15,7 @@ from actors.client import Client
 from actors.cluster.cores import show
 from actors.cluster.folder import NodeInfo, live_nodes
 from actors.cluster.launcher import find_node, stop_node
-from actors.cluster.node import Ps
+from actors.cluster.node import Ps, read_inspection
 from actors.config import Settings
 from actors.errors import CallHomeError, SpecError
 from actors.messages import Inspect, Record
@@ -89,7 +89,7 @@ async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any
         answers = client.ref(record.address.name).stream(Inspect(), timeout=_PATIENCE)
         async with answers:
             async for answer in answers:
-                found = answer
+                found = read_inspection(answer)
     except CallHomeError as error:
         found = {"reason": str(error)}
     row = {

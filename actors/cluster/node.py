@@ -170,10 +170,23 @@ class NodeActor(Actor):
             )
             async with answers:
                 async for answer in answers:
-                    found = answer
+                    found = read_inspection(answer)
         except Exception as error:  # whatever an actor answers, the node lives on
             log.info("%s was not inspected: %s", status.address, error)
         return found
+
+
+def read_inspection(answer: Any) -> dict[str, Any]:
+    """What an actor says it carries, without what makes no sense: a user's code may say it."""
+    if not isinstance(answer, dict):
+        return {}
+    found = {
+        key: count
+        for key in ("in_flight", "queued", "capacity")
+        if type(count := answer.get(key)) is int
+    }
+    counters = answer.get("counters")
+    return {**found, "counters": counters} if isinstance(counters, dict) else found
 
 
 class _One:

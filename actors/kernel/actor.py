@@ -30,7 +30,7 @@ from actors.messages import Inspect, Open, Report, Tell
 from actors.metrics import Counters
 from transport.bus.address import Address
 from transport.context import Context
-from transport.errors import Cancelled, LocalProtocolError
+from transport.errors import Cancelled, LocalProtocolError, qualified_name
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _HANDLES = "_callhome_handles"
@@ -40,12 +40,17 @@ def handles(message: type) -> Callable[[_F], _F]:
     """Bind a method of an Actor to a message type, a NamedTuple class.
 
     Raises LocalProtocolError, when the class is defined, for anything that is no async method or no
-    NamedTuple.
+    NamedTuple, and for one that is called like a message of every actor.
     """
     if not (
         isinstance(message, type) and issubclass(message, tuple) and hasattr(message, "_fields")
     ):
         raise LocalProtocolError(f"@handles takes a NamedTuple class, not {message!r}")
+    if message.__name__ == Inspect.__name__ and message is not Inspect:
+        raise LocalProtocolError(
+            f"{qualified_name(message)} is called like {qualified_name(Inspect)}, which every "
+            "actor handles; messages are told apart by their names: give yours another"
+        )
 
     def bind(method: _F) -> _F:
         if not (inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)):
@@ -69,13 +74,24 @@ class Handler:
 
 
 def _table(cls: type) -> dict[str, Handler]:
-    """Message name -> handler, built once a class; a subclass's method replaces its parent's."""
+    """Message name -> handler; a subclass's method replaces its parent's.
+
+    Raises LocalProtocolError for two message classes of one name: no sender could tell them apart.
+    """
     found: dict[str, Handler] = {}
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
             message = getattr(member, _HANDLES, None)
-            if message is not None:
-                found[message.__name__] = Handler(name, message, inspect.isasyncgenfunction(member))
+            if message is None:
+                continue
+            other = found.get(message.__name__)
+            if other is not None and other.message is not message:
+                raise LocalProtocolError(
+                    f"{cls.__qualname__} handles {qualified_name(other.message)} and "
+                    f"{qualified_name(message)}; messages are told apart by their names: "
+                    "rename one of them"
+                )
+            found[message.__name__] = Handler(name, message, inspect.isasyncgenfunction(member))
     return found
 
 
@@ -86,6 +102,11 @@ class Actor:
     actor's process before it has inboxes; what needs the loop or other actors belongs into
     ``on_start``.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Raises LocalProtocolError for handlers of two messages of one name."""
+        super().__init_subclass__(**options)
+        _table(cls)
 
     #: Set by ``attach`` before on_start; use the methods below rather than this.
     runtime: Runtime

@@ -50,6 +50,19 @@ async def test_ps_tells_what_runs() -> None:
         assert full["test.echo.one"]["counters"]["items"] >= 1
 
 
+async def test_an_odd_answer_does_not_hide_the_others() -> None:
+    odd = ActorSpec("odd", actor=f"{WORKERS}:Odd")
+    odder = ActorSpec("odder", actor=f"{WORKERS}:Odder")
+    spec = NodeSpec(engines=[ECHO], actors=[odd, odder])
+    async with Cluster(spec) as cluster, cluster.client() as client:
+        rows = {row["name"]: row for row in await client.ref("node").ask(Ps(counters=True))}
+        assert rows["test.echo.one"]["capacity"] == 3
+        for name in ("odd", "odder"):
+            assert (rows[name]["state"], rows[name]["in_flight"]) == ("up", None)
+        assert rows["odder"]["counters"] is None
+        assert rows["odd"]["counters"]["requests"] >= 0
+
+
 async def test_records_and_files() -> None:
     counter = ActorSpec("counter", actor=f"{WORKERS}:Counter")
     async with Cluster(NodeSpec(engines=[ECHO], actors=[counter]), cluster="t1") as cluster:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from actors import Actor, Context, Engine, handles
+from actors.messages import Inspect
 
 
 class Echo(Engine[Any, Any]):
@@ -107,3 +108,18 @@ class CallsAtStart(Actor):
     async def on_start(self) -> None:
         answer = await self.calls.call("test.echo.one", {"from": self.name}, timeout=5.0)
         assert answer == {"from": self.name}
+
+
+class Odd(Actor):
+    """Says things about itself that nobody can count with."""
+
+    def carries(self) -> Any:
+        return {"in_flight": "many", "queued": [], "capacity": None, "extra": 1}
+
+
+class Odder(Actor):
+    """What it says about itself is no table at all."""
+
+    @handles(Inspect)
+    async def inspect(self, message: Inspect) -> AsyncIterator[Any]:
+        yield "mine"

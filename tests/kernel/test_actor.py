@@ -43,6 +43,26 @@ def test_only_named_tuples_are_handled(message: Any) -> None:
         handles(message)
 
 
+def test_no_message_may_be_called_like_one_of_every_actor() -> None:
+    class Inspect(NamedTuple):
+        """Stands for a user's message."""
+
+    with pytest.raises(LocalProtocolError, match=r"test_no.*Inspect .* actors\.messages\.Inspect"):
+        handles(Inspect)
+
+
+def test_two_messages_of_one_name_are_refused() -> None:
+    class Add(NamedTuple):
+        """Not the other Add."""
+
+    with pytest.raises(LocalProtocolError, match=r"players\.Add and .*test_two.*Add;"):
+
+        class Torn(Counter):
+            @handles(Add)
+            async def also(self, message: Add) -> int:
+                return 1
+
+
 class Meter(Actor):
     """Takes messages of the kinds below; ``overridden`` is bound again under another name."""
 
