@@ -41,7 +41,8 @@ class Open(NamedTuple):
     shared-memory handles. ``handles`` and ``segments`` are the handles in the payload and the
     announcements of their segments. ``window_items`` and ``window_bytes`` are the credit for items
     towards the home. ``remaining``: seconds until the deadline. ``router``: filled in by the
-    router. ``report``: the newest report that the home holds for a worker of this router.
+    router. ``reports``: the newest report of each of its workers that came home since the last
+    Open.
     """
 
     stream: int
@@ -59,7 +60,7 @@ class Open(NamedTuple):
     metadata: dict[str, Any]
     request_id: str
     router: Address | None = None
-    report: Report | None = None
+    reports: list[Report] = []  # noqa: RUF012 - as above
 
 
 @message(2)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Any
 
 from actors.engine.adapt import Adapted, Handler
-from actors.engine.api import EngineContext
+from actors.engine.api import EngineContext, bytes_only
 from actors.errors import Overloaded, Unsupported
 from actors.kernel.actor import Actor
 from actors.kernel.served import Served
@@ -58,7 +58,8 @@ class EngineActor(Actor):
         self._waiting: OrderedDict[tuple[int, int], Served] = OrderedDict()
         self._in_flight = 0
         self._accounts: dict[int, _Account] = {}
-        self._report_planned: asyncio.TimerHandle | None = None
+        self._report_planned: asyncio.Handle | None = None
+        self._reported = 0.0
 
     def facts(self) -> dict[str, Any]:
         """What the node publishes about this engine."""
@@ -114,6 +115,8 @@ class EngineActor(Actor):
                 else ("one request", "call() or stream()")
             )
             self._refuse(stream, Unsupported(f"{self.endpoint} takes {wanted}: use {verb}"))
+        elif self._adapter is not None and message.handles:
+            self._refuse(stream, bytes_only(self.endpoint))
         elif self._in_flight < self.capacity:
             self._start(stream)
         elif len(self._waiting) < self.queue:
@@ -161,7 +164,7 @@ class EngineActor(Actor):
             while self._waiting and self._in_flight < self.capacity:
                 _, waiting = self._waiting.popitem(last=False)
                 self._start(waiting)
-        self._changed()
+        self._changed(settled=True)
 
     def report(self, stream: Served) -> Report | None:
         """The report for the stream's router; the client hands it on with its next Open."""
@@ -193,14 +196,22 @@ class EngineActor(Actor):
             ended,
         )
 
-    def _changed(self) -> None:
-        if self._report_planned is None and self._accounts:
-            self._report_planned = asyncio.get_running_loop().call_later(
-                _REPORT_EVERY, self._send_reports
-            )
+    def _changed(self, settled: bool = False) -> None:
+        """Plan reports; at once, behind this tick's Ends, when a place is free after a rest."""
+        if not self._accounts:
+            return
+        loop = asyncio.get_running_loop()
+        if settled and loop.time() - self._reported >= _REPORT_EVERY:
+            if self._report_planned is not None:
+                self._report_planned.cancel()
+            self._reported = loop.time()
+            self._report_planned = loop.call_soon(self._send_reports)
+        elif self._report_planned is None:
+            self._report_planned = loop.call_later(_REPORT_EVERY, self._send_reports)
 
     def _send_reports(self) -> None:
         self._report_planned = None
+        self._reported = asyncio.get_running_loop().time()
         for account in self._accounts.values():
             self._report_to(account)
 

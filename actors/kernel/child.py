@@ -25,6 +25,7 @@ import faulthandler
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -40,6 +41,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _MAX_SPEC = 16 << 20
+_DESCRIPTORS = 65_536
 _MAX_TEXT = 16_384
 #: Exit code of a child whose actor failed, and of one that had to leave hard after its parent died.
 EXIT_FAILED = 1
@@ -123,10 +125,19 @@ def _settle(spec: dict[str, Any]) -> None:
         os.sched_setaffinity(0, cpus)
         for variable in _BLAS_THREADS:
             os.environ.setdefault(variable, str(len(cpus)))
+    _allow_descriptors()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # kill -USR2 prints all stacks
     sys.path[:] = [str(entry) for entry in spec["path"]]
     _restore_pythonpath(spec.get("pythonpath"))
+
+
+def _allow_descriptors() -> None:
+    """Take what descriptors the hard limit allows: each peer costs a few, 1,024 is little."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _restore_pythonpath(value: str | None) -> None:

@@ -59,7 +59,8 @@ class Home:
         self._next = 1
         self._by_id: dict[str, Opened] = {}
         self._dirty: list[Opened] = []
-        self._reports: dict[int, Report] = {}
+        #: By router, then by worker: what came home with an End and goes out with the next Open.
+        self._reports: dict[int, dict[int, Report]] = {}
         runtime.on(Accept, self._accept)
         runtime.on(Items, self._items)
         runtime.on(Item, self._item)
@@ -98,8 +99,9 @@ class Home:
         number = self._next
         self._next = number + 1
         stream = Opened(self, number, target, via, many, context, limits)
-        report = self._reports.pop(via.incarnation, None) if self._reports else None
-        message = stream.message(encoded, codec, native, report)
+        reports = self._reports.pop(via.incarnation, None)
+        found = list(reports.values()) if reports else []
+        message = stream.message(encoded, codec, native, found)
         runtime.port.queue(via, message, size=encoded.carried + 128, bounded=True)
         runtime.links.requested(number, encoded.handles, via)
         self.streams[number] = stream
@@ -222,7 +224,7 @@ class Home:
                 f"end of stream {m.stream} from somebody who does not serve it"
             )
         if m.report is not None:
-            self._reports[stream.via.incarnation] = m.report
+            self._reports.setdefault(stream.via.incarnation, {})[sender] = m.report
         if error is not None:
             self._finish(stream, machine.FAIL, error)
         elif m.total != stream.seq:

@@ -92,8 +92,8 @@ class Opened:
         self.feed_batch: list[bytes] = []
         self.feed_waiter: asyncio.Future[None] | None = None
 
-    def message(self, encoded: Encoded, codec: str, native: bool, report: Report | None) -> Open:
-        """The Open that begins this stream; ``report`` is for the router that it goes to."""
+    def message(self, encoded: Encoded, codec: str, native: bool, reports: list[Report]) -> Open:
+        """The Open that begins this stream; ``reports`` are for the router that it goes to."""
         home, context = self.home, self.context
         return Open(
             self.number,
@@ -111,7 +111,7 @@ class Opened:
             context.metadata,
             context.id,
             None,
-            report,
+            reports,
         )
 
     def taken(self, size: int) -> None:

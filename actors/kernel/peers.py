@@ -85,6 +85,10 @@ class Peers:
         """The address of a peer that introduced itself."""
         return self._known.get(incarnation)
 
+    def known(self) -> list[Address]:
+        """Everybody who introduced himself and is not known to be dead."""
+        return list(self._known.values())
+
     def death(self, address: Address) -> str | None:
         """How the incarnation ended; None before that is told, behind all that it had sent."""
         return self._dead.get(address.incarnation)
@@ -123,6 +127,11 @@ class Peers:
         watch.since = self._loop.time()
         self.later(0.0, self._settle, key)
         return False
+
+    def lost(self, address: Address, reason: str) -> None:
+        """Nothing can be sent to a living peer: for this side it is as good as dead."""
+        if address.incarnation not in self._dead:
+            self._dead_now(address, reason)
 
     def left(self, incarnation: int) -> None:
         """A peer said goodbye: it is done with us, though its process may live on."""

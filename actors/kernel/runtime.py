@@ -79,6 +79,7 @@ class Runtime:
                 self.bus.close()
             raise
         self.peers = Peers(self.port, self._down)
+        self.port.unreachable = self.peers.lost
         self.on(Hello, lambda sender, m: self.peers.note(m.address))
         self.on(Bye, lambda sender, m: self.peers.left(sender))
         self.on(Down, lambda sender, m: self.peers.reason(m.address, m.reason))
@@ -230,7 +231,9 @@ class Runtime:
             return
         self.home.close(reason)
         self.links.send_releases()
-        self.port.send_all(Bye())
+        # Also to those who only sent to us: an engine's sockets must not outlive its callers.
+        for address in {*self.port.peers(), *self.peers.known()}:
+            self.port.send(address, Bye())
         self._closed = True
         if self._ticking is not None:
             self._ticking.cancel()

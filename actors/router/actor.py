@@ -108,8 +108,8 @@ class RouterActor(Actor):
                 sender, m
             )  # an ask of somebody's Ref: endpoints have dots, message names have none
             return
-        if m.report is not None:
-            self.occupancy.report(m.report)
+        for report in m.reports:
+            self.occupancy.report(report)
         self.counters.requests += 1
         workers = self._serving_now.get(m.target)
         if not workers:

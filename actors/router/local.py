@@ -17,7 +17,7 @@ class LocalDispatch:
     def generate(self, open: Open, worker: Address, home: Address) -> None:
         """Send the Open to the engine's data inbox; the engine calls home by itself."""
         # Built anew, not _replace: that costs three times as much, once a request.
-        message = Open(*open[:14], self._runtime.address, None)
+        message = Open(*open[:14], self._runtime.address, [])
         self._runtime.port.send(worker, message, size=len(open.payload) + 128, bounded=True)
 
     def generate_bidirectional(self, open: Open, worker: Address, home: Address) -> None:

@@ -16,13 +16,13 @@ import logging
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import zmq
 
 from transport.bus.address import Address, inbox_path
 from transport.bus.outbox import Outbox
 from transport.bus.shared import Bus as Bus
+from transport.bus.shared import PortStatistics
 from transport.bus.socket import BURST, Inbox, Outlet
 from transport.errors import LocalProtocolError, OutboxFull, RemoteProtocolError
 from transport.wire.message import BatchReader, BatchWriter, Message
@@ -47,17 +47,6 @@ _FEW = 4
 _DEAD_KEPT = 4096
 
 Deliver = Callable[[int, Message], None]
-
-
-class PortStatistics(NamedTuple):
-    """A port's counters: batches and messages each way, and batches that could not be read."""
-
-    batches_in: int
-    messages_in: int
-    batches_out: int
-    messages_out: int
-    unreadable: int
-    peers: int
 
 
 class Port:
@@ -89,6 +78,8 @@ class Port:
         self._quiet = True
         self._counted = 0
         self._dead: OrderedDict[int, None] = OrderedDict()
+        #: Called with a peer, and why, when nothing can be sent to it any more.
+        self.unreachable: Callable[[Address, str], None] = lambda address, reason: None
         #: Called at the start of each flush: whoever collects items per tick queues them now.
         self.before_flush: list[Callable[[], None]] = []
         self._local: deque[tuple[int, list[Message]]] = deque()
@@ -197,7 +188,16 @@ class Port:
         if box is None:
             if to.incarnation in self._dead or self._closed:
                 return
-            box = self._open(to, control)
+            try:
+                box = self._open(to, control)
+            except zmq.ZMQError as error:
+                # Out of descriptors or sockets. It costs this peer, not this whole actor.
+                text = f"no socket can be opened towards {to}: {error}; raise ulimit -n"
+                log.error("%s: %s", self.address, text)
+                self._loop.call_soon(self.unreachable, to, text)
+                if bounded:
+                    raise OutboxFull(text) from error
+                return
         if bounded and box.full(self._limits):
             raise OutboxFull(
                 f"{to} does not read: {len(box.messages)} messages and "
@@ -213,17 +213,16 @@ class Port:
             # The peer can begin with these while we still make the rest of this tick's batch.
             self._flush_box(box)
 
-    def send_all(self, message: Message) -> None:
-        """Queue a message for every peer that something was sent to: on data, else on control."""
-        for incarnation, control in list(self._boxes):
-            if not control or (incarnation, False) not in self._boxes:
-                self.send(self._boxes[incarnation, control].address, message, control)
+    def peers(self) -> list[Address]:
+        """Everybody that something was sent to and who is not known to be dead."""
+        return list({box.address.incarnation: box.address for box in self._boxes.values()}.values())
 
     def _open(self, to: Address, control: bool) -> Outbox:
-        box = self._boxes[to.incarnation, control] = Outbox(to, control)
+        box = Outbox(to, control)
         if to.incarnation not in self._bus.ports:
             path = inbox_path(self.run, to, "c" if control else "d")
             box.outlet = Outlet(self._bus.context, path, lambda: self._drained(box), _PIPE)
+        self._boxes[to.incarnation, control] = box
         box.messages.append(self._hello)
         return box
 
