@@ -4,13 +4,14 @@ line.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from actors.config import Settings
+from actors.config import SOCKET_NAME, Settings
 from actors.discovery.lookup import NodeLookup
 from actors.discovery.registry import RegistryDiscovery
 from actors.errors import ActorDead
@@ -20,7 +21,12 @@ from actors.kernel.runtime import Runtime
 from actors.messages import Record
 from transport.bus.address import Address
 from transport.bus.port import Bus
+from transport.context import Context
 from transport.errors import LocalProtocolError
+
+_OUTSIDE: Final = (
+    "this client is not open; use it inside its block: 'async with cluster.client() as client:'"
+)
 
 
 class Client(Caller):
@@ -28,8 +34,12 @@ class Client(Caller):
 
     ``run`` is the node's folder (``Cluster.client`` and ``connect`` fill it in). Everything that
     was opened through the client is killed when its block is left. Belongs to the event loop that
-    entered it.
+    entered it. Raises SpecError for a ``name`` that cannot be part of a socket's path; used outside
+    its block it raises LocalProtocolError.
     """
+
+    #: No context stands above a client's streams.
+    parent: Context | None = None
 
     def __init__(
         self,
@@ -41,9 +51,18 @@ class Client(Caller):
     ) -> None:
         self._run = run
         self._settings = settings
-        self._name = name or f"client-{os.getpid():x}-{secrets.token_hex(2)}"
+        unique = f"client-{os.getpid():x}-{secrets.token_hex(2)}"
+        self._name = unique if name is None else SOCKET_NAME(name, "Client.name")
         self._bus = bus
         self._entered = False
+        self._open = False
+
+    @functools.cached_property
+    def runtime(self) -> Runtime:  # type: ignore[override]
+        """What the client consists of. Read before the block it raises LocalProtocolError; entering
+        puts the real one beside it, which is then found without any call.
+        """
+        raise LocalProtocolError(_OUTSIDE)
 
     async def __aenter__(self) -> Self:
         """Bind the inboxes and learn who is where. Raises ActorDead when the node does not
@@ -55,13 +74,15 @@ class Client(Caller):
         node = read_node(self._run)
         runtime = Runtime(run=self._run, name=self._name, settings=self._settings, bus=self._bus)
         try:
-            self._discovery = RegistryDiscovery(runtime, node)
-            await self._discovery.start(runtime.settings.connect_timeout)
-            self._lookup = NodeLookup(self._discovery)
+            discovery = RegistryDiscovery(runtime, node)
+            await discovery.start(runtime.settings.connect_timeout)
+            self._lookup = NodeLookup(discovery)
             await self._lookup.start()
         except BaseException:
             runtime.close()
             raise
+        self._discovery = discovery
+        self._open = True
         super().__init__(runtime, self._lookup.router)
         return self
 
@@ -75,10 +96,9 @@ class Client(Caller):
 
     def close(self) -> None:
         """What leaving the block does; harmless before it was entered and after it was left."""
-        runtime: Runtime | None = getattr(self, "runtime", None)
-        if runtime is not None:
+        if self._open:
             self._discovery.stop()
-            runtime.close("its client was closed")
+            self.runtime.close("its client was closed")
 
     def ref(self, name: str) -> Ref:
         """An actor of the node by name, for tell, ask and stream; it need not be alive yet."""
@@ -86,6 +106,8 @@ class Client(Caller):
 
     def records(self) -> list[Record]:
         """What can be found on the node: engines, routers and actors that serve now."""
+        if not self._open:
+            raise LocalProtocolError(_OUTSIDE)
         return self._discovery.records
 
 

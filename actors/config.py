@@ -105,6 +105,28 @@ def limit(value: Any, key: str) -> float | None:
         raise wrong(key, value, "seconds above 0, or 'none' for no limit") from None
 
 
+def named(longest: int) -> Rule:
+    """A name that can be part of a path, and of a word on a command line."""
+    pattern = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{longest - 1}}}")
+
+    def rule(value: Any, key: str) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise wrong(
+                key,
+                value,
+                f"a name of 1 to {longest} letters, digits, '_', '-' and '.', "
+                "beginning with a letter, a digit or '_'",
+            )
+        return value
+
+    return rule
+
+
+#: Names of clusters and nodes, which are folders, and of actors and clients, which are sockets.
+FOLDER_NAME = named(40)
+SOCKET_NAME = named(80)
+
+
 def one_of(*choices: str) -> Rule:
     """One of some words."""
 

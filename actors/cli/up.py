@@ -26,7 +26,7 @@ def up(options: Namespace) -> int:
     """``callhome up SPEC``."""
     cores = None if options.cores is None else parse_cores(options.cores)
     spec = load_spec(options.spec)
-    name = options.cluster or _name(options.spec)
+    name = _name(options.spec) if options.cluster is None else options.cluster
     cluster = Cluster(spec, cluster=name, cores=cores, progress=say)
     return asyncio.run(_keep(cluster, spec))
 

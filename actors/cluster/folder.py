@@ -18,20 +18,19 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import shutil
 import stat
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from actors.config import FOLDER_NAME
 from actors.errors import NameTaken, SpecError
 from actors.kernel.peers import alive
 from transport.bus.address import Address
 
 _LOCK = "lock"
 _NODE = "node.json"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}")
 #: A folder may vanish between our mkdir and our open when its last node is just leaving.
 _ATTEMPTS = 20
 _PAUSE = 0.005
@@ -53,20 +52,10 @@ class NodeInfo:
         return alive(self.address)
 
 
-def check_name(what: str, name: str) -> str:
-    """``name`` if it can be part of a path; raises SpecError saying what is allowed."""
-    if not _NAME.fullmatch(name):
-        raise SpecError(
-            f"{what} name {name!r}: 1 to 40 letters, digits, '_', '-' and '.' are allowed, "
-            "and it must begin with a letter, a digit or '_'"
-        )
-    return name
-
-
 def node_folder(root: str, cluster: str, node: str) -> str:
     """Path of a node's run folder. Raises SpecError for names that cannot stand in a path."""
     return os.path.join(
-        os.path.abspath(root), check_name("cluster", cluster), check_name("node", node)
+        os.path.abspath(root), FOLDER_NAME(cluster, "cluster"), FOLDER_NAME(node, "node")
     )
 
 

@@ -23,12 +23,12 @@ from typing import Final, Self
 
 from actors.client import Client
 from actors.cluster.cores import parse_cores, plan
-from actors.cluster.folder import Claim, NodeInfo, check_name, live_nodes, read_info, remove_folder
+from actors.cluster.folder import Claim, NodeInfo, live_nodes, read_info, remove_folder
 from actors.cluster.here import Outpost
 from actors.cluster.plan import STOPS, node_child
 from actors.cluster.spec import NodeSpec
 from actors.cluster.sweep import sweep_claimed, sweep_folder
-from actors.config import Settings
+from actors.config import FOLDER_NAME, Settings
 from actors.errors import ActorDead, LocalProtocolError, SpecError
 from actors.kernel.peers import alive
 from actors.kernel.ref import Ref
@@ -167,7 +167,8 @@ class Cluster:
         progress: bool | Progress | None = None,
     ) -> None:
         specs = [nodes] if isinstance(nodes, NodeSpec) else list(nodes)
-        self.name = check_name("cluster", cluster or f"c{secrets.token_hex(3)}")
+        given_name = f"c{secrets.token_hex(3)}" if cluster is None else cluster
+        self.name = FOLDER_NAME(given_name, "Cluster.cluster")
         if not specs:
             raise SpecError("a cluster needs at least one NodeSpec")
         names = [spec.name for spec in specs]

@@ -19,17 +19,9 @@ from actors.errors import SpecError
 Target: TypeAlias = str | Callable[..., object]
 
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _ENDPOINT = re.compile(rf"{_WORD}\.{_WORD}\.{_WORD}")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _TARGET_FORM = "'module:attribute', 'file.py:attribute', or a class or function of a module"
-
-
-def name(value: Any, key: str) -> str:
-    """A name that can be part of a socket's file name."""
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
-        raise wrong(key, value, "a name of letters, digits, '_', '-' and '.', at most 80 long")
-    return value
 
 
 def endpoint(value: Any, key: str) -> str:

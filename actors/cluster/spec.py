@@ -13,7 +13,17 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 from actors.cluster import rules
 from actors.cluster.rules import Target
-from actors.config import Rule, Settings, mapping, one_of, refuse_unknown, whole, wrong
+from actors.config import (
+    FOLDER_NAME,
+    SOCKET_NAME,
+    Rule,
+    Settings,
+    mapping,
+    one_of,
+    refuse_unknown,
+    whole,
+    wrong,
+)
 from actors.errors import SpecError
 
 Place: TypeAlias = Literal["process", "here"]
@@ -87,7 +97,7 @@ class RouterSpec(_Checked):
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
         "policy": one_of("least_loaded", "round_robin", "random"),
-        "name": rules.name,
+        "name": SOCKET_NAME,
         "place": _PLACE,
         "cpus": rules.optional(rules.cpus),
     }
@@ -128,7 +138,7 @@ class EngineSpec(_Checked):
         "args": rules.arguments,
         "adapter": rules.optional(rules.target),
         "env": rules.variables,
-        "name": rules.optional(rules.name),
+        "name": rules.optional(SOCKET_NAME),
         "place": _PLACE,
     }
 
@@ -156,7 +166,7 @@ class ActorSpec(_Checked):
     env: Mapping[str, str] = field(default_factory=dict)
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
-        "name": rules.name,
+        "name": SOCKET_NAME,
         "actor": rules.target,
         "args": rules.arguments,
         "restart": _RESTART,
@@ -206,7 +216,7 @@ class NodeSpec(_Checked):
     settings: Settings = field(default_factory=Settings.load)
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
-        "name": rules.name,
+        "name": FOLDER_NAME,
         "routers": _list_of(RouterSpec),
         "engines": _list_of(EngineSpec),
         "actors": _list_of(ActorSpec),

@@ -130,7 +130,14 @@ class Runtime:
         return f"{self.address.incarnation & 0xFFFFFFFF:x}-{self._serial}"
 
     def check_open(self) -> None:
-        """Raise LocalProtocolError once this runtime has closed: nothing would ever answer."""
+        """Raise LocalProtocolError once this runtime has closed, and on another event loop than its
+        own: nothing would ever answer.
+        """
+        if asyncio._get_running_loop() is not self._loop:
+            raise LocalProtocolError(
+                f"{self.address.name} belongs to another event loop; open a client on the loop "
+                "that uses it"
+            )
         if self._closed:
             raise LocalProtocolError(
                 f"{self.address.name} is closed; use a client inside its 'async with' block"

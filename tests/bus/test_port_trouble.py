@@ -53,6 +53,12 @@ async def test_an_incarnation_is_bound_once(run: str) -> None:
         assert len(os.listdir(run)) == 2  # the first one's files are untouched
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", ".x", "a/b", "../x", "a\0b"])
+def test_a_name_that_leads_out_of_the_folder_has_no_inbox(name: str) -> None:
+    with pytest.raises(LocalProtocolError, match="cannot have a socket"):
+        inbox_path("/run", Address(name, 256, 1, 1), "d")
+
+
 async def test_a_path_that_is_too_long_is_named_with_its_limit(run: str) -> None:
     name = "x" * (MAX_PATH - len(run) - len("/.100.d"))
     fits, beyond = Address(name, 256, 1, 1), Address(name + "y", 256, 1, 1)

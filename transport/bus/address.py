@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from transport.errors import LocalProtocolError
 
 #: sun_path holds 108 bytes with its terminating zero.
 MAX_PATH = 107
+_OUTSIDE = re.compile(r"[/\0]")
 
 
 class Address(NamedTuple):
@@ -29,8 +31,14 @@ class Address(NamedTuple):
 def inbox_path(run: str, address: Address, lane: str) -> str:
     """File path of the inbox of ``address``; lane is ``"d"`` (data) or ``"c"`` (control).
 
-    Raises LocalProtocolError when the path is longer than a Unix socket allows.
+    Raises LocalProtocolError when the path is longer than a Unix socket allows, and for a name that
+    would lead out of the folder.
     """
+    if not address.name or address.name.startswith(".") or _OUTSIDE.search(address.name):
+        raise LocalProtocolError(
+            f"actor {address.name[:100]!r} cannot have a socket; a name has no '/' or NUL and does "
+            "not begin with '.'"
+        )
     path = f"{run}/{address.name}.{address.incarnation:x}.{lane}"
     size = len(path.encode())
     if size > MAX_PATH:
