@@ -168,7 +168,7 @@ class Cluster:
     ) -> None:
         specs = [nodes] if isinstance(nodes, NodeSpec) else list(nodes)
         given_name = f"c{secrets.token_hex(3)}" if cluster is None else cluster
-        self.name = FOLDER_NAME(given_name, "Cluster.cluster")
+        self.name = FOLDER_NAME(given_name, "cluster name")
         if not specs:
             raise SpecError("a cluster needs at least one NodeSpec")
         names = [spec.name for spec in specs]

@@ -146,7 +146,7 @@ def test_a_start_can_be_interrupted(tool: Tool, tmp_path: Path) -> None:
         ("= 1", (), "line"),
         ("", ("--cores", "4095"), "core 4095 does not exist"),
         ("", ("--cores", "x"), "cores: 'x' is not allowed"),
-        ("", ("--cluster", "a/b"), "cluster name 'a/b'"),
+        ("", ("--cluster", "a/b"), "cluster name: 'a/b'"),
         ("", ("--corse", "0"), "unrecognized arguments: --corse 0 (see callhome --help)"),
     ],
 )

@@ -117,9 +117,9 @@ def test_mistakes_are_told_before_anything_starts() -> None:
         Cluster(NodeSpec(), cores=[4000])
     with pytest.raises(SpecError, match="available"):
         Cluster(NodeSpec(), cores="0-4000")
-    with pytest.raises(SpecError, match=r"Cluster\.cluster: .*1 to 40"):
+    with pytest.raises(SpecError, match=r"cluster name: .*1 to 40"):
         Cluster(NodeSpec(), cluster="a/b")
-    with pytest.raises(SpecError, match=r"Cluster\.cluster: '' is not allowed"):
+    with pytest.raises(SpecError, match=r"cluster name: '' is not allowed"):
         Cluster(NodeSpec(), cluster="")
     with pytest.raises(SpecError, match="'a' stands twice"):
         Cluster([NodeSpec(), NodeSpec()])
