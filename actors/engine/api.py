@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Generic, Self, TypeVar
 
+from actors.errors import Unsupported
 from actors.kernel.calls import DEFAULT, Caller, Timeout
 from actors.kernel.ref import Lookup
 from actors.kernel.responses import DuplexStream, ResponseStream
@@ -101,6 +102,14 @@ class EngineContext(Context):
         return self._calls().open(endpoint, timeout=timeout, annotated=annotated)
 
 
+def bytes_only(endpoint: str) -> Unsupported:
+    """What a sender of shared memory is told at an endpoint with a payload adapter."""
+    return Unsupported(
+        f"{endpoint} has a payload adapter, which reads bytes: send it plain values, but no frames "
+        "and no arrays, buffers or bytes from inline_below (32 KiB) up"
+    )
+
+
 class RequestStream(Generic[Q]):
     """The request items of a bidirectional stream, in order; ends when the client has said its
     last.
@@ -140,6 +149,11 @@ class RequestStream(Generic[Q]):
         else:
             payload, handles, size = queued
             stream.feed_taken(size)
+            if self._adapter is not None:
+                self._runtime.drop(handles)
+                error = bytes_only(stream.open.target)
+                stream.serving.break_feed(stream, error)
+                raise error
             item = self._runtime.decode(payload, handles, stream.codec)
         found: Q = item
         return found

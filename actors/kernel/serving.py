@@ -197,7 +197,7 @@ class Serving:
             return None  # the response has ended; the home learns that from its End
         if first != stream.feed_seq or not stream.feed_window.arrive(count, size):
             text = f"request item {first} of stream {number} is out of order or beyond its credit"
-            self._break_feed(stream, RemoteProtocolError(text))
+            self.break_feed(stream, RemoteProtocolError(text))
             return None
         stream.feed_seq += count
         return stream
@@ -208,13 +208,13 @@ class Serving:
             return
         if m.total != stream.feed_seq:
             text = f"the request was cut, {stream.feed_seq} of {m.total} items arrived"
-            self._break_feed(stream, ConnectionLost(text))
+            self.break_feed(stream, ConnectionLost(text))
             return
         stream.state.feed(machine.FEED_END, RemoteProtocolError)
         stream.feed_ended = True
         stream.wake_feed()
 
-    def _break_feed(self, stream: Served, error: CallHomeError) -> None:
+    def break_feed(self, stream: Served, error: CallHomeError) -> None:
         """A request that is not whole must not look complete: the handler gets the error, then a
         kill.
         """
@@ -248,8 +248,10 @@ class Serving:
         stream.state.feed(signal, LocalProtocolError)
         if not stream.begun:
             # It waits in the role's queue, or its task for the loop's turn, and shall never start.
-            # A task that is cancelled before its first line runs no ``finally``: it ends here.
-            self.end(stream, Cancelled(f"{stream.open.target}: {context.reason}, before it began"))
+            # A task that is cancelled before its first line runs no ``finally``: it ends here. One
+            # that was asked to finish has nothing more to say, which is a clean end.
+            text = f"{stream.open.target}: {context.reason}, before it began"
+            self.end(stream, Cancelled(text) if context.killed else None)
             if stream.task is not None:
                 stream.task.cancel()
         elif context.killed and stream.task is not None:

@@ -279,6 +279,14 @@ async def letters(request: str, ctx: Context) -> AsyncIterator[str]:
         yield letter
 
 
+@bidirectional
+async def spelled(requests: RequestStream[str], ctx: Context) -> AsyncIterator[str]:
+    """The letters of each request item, for the adapter."""
+    async for word in requests:
+        for letter in word:
+            yield letter
+
+
 def letters_in_a_thread(request: str, ctx: Context) -> Iterator[Any]:
     """The same out of a thread, in one list that changes."""
     item = [""]
@@ -342,5 +350,8 @@ MORE_LETTERS = EngineSpec(
 )
 LETTERS = EngineSpec(
     endpoint="t.letters.go", engine=HERE + "letters", adapter=HERE + "Bracketed", name="letters"
+)
+SPELLED = EngineSpec(
+    endpoint="t.letters.both", engine=HERE + "spelled", adapter=HERE + "Bracketed", name="spelled"
 )
 HIDDEN = EngineSpec(endpoint="t.hidden.go", engine=HERE + "Hidden", name="hidden")
