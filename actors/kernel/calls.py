@@ -19,7 +19,7 @@ from actors.kernel.responses import DuplexStream, ResponseStream, drop_queue, pl
 from actors.kernel.runtime import Runtime
 from transport.bus.address import Address
 from transport.context import Context
-from transport.errors import AttachFailed, LocalProtocolError, RemoteProtocolError
+from transport.errors import AttachFailed, Cancelled, LocalProtocolError, RemoteProtocolError
 from transport.payload import Encoded, inline_kept
 from transport.shm.frames import Frames
 from transport.wire.codec import check_codec
@@ -137,9 +137,9 @@ class Caller:
         """Exactly one answer, or an error.
 
         ``timeout`` is in seconds; None means no limit, the default is ``call_timeout`` of the
-        settings. Raises DeadlineExceeded, NoWorkers, Overloaded, EngineError, EncodeError, PeerLost
-        and what else ``actors.errors`` lists; RemoteProtocolError when the engine gives no answer
-        or several.
+        settings. Raises Cancelled when it was stopped or killed, DeadlineExceeded, NoWorkers,
+        Overloaded, EngineError, EncodeError, PeerLost and what else ``actors.errors`` lists;
+        RemoteProtocolError when the engine gives no answer or several.
         """
         limit = self.runtime.settings.call_timeout if timeout is DEFAULT else timeout
         sent = self._request(endpoint, False, limit, metadata, request_id, codec)
@@ -168,6 +168,8 @@ class Caller:
         if stream.error is not None:
             drop_queue(self.runtime, stream)
             raise stream.failure()
+        if stream.seq == 0 and sent.context.stopped:
+            raise Cancelled(f"{sent.target}: {sent.context.reason}, before it gave an answer")
         if stream.seq != 1:
             sent.context.kill("more than one answer")
             drop_queue(self.runtime, stream)

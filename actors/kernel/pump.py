@@ -64,8 +64,10 @@ class Pump:
         except CallHomeError as failure:
             keep = self._serving.role.passes_errors or isinstance(failure, _OURS)
             error = failure if keep else engine_error(failure)
+            if _asked_to_end(stream, failure):
+                error = _asked_end(stream)
         except BaseException as failure:
-            error = failure
+            error = _asked_end(stream) if _asked_to_end(stream, failure) else failure
             if isinstance(failure, (KeyboardInterrupt, SystemExit)):
                 raise
         finally:
@@ -134,6 +136,21 @@ class Pump:
             return
         except Exception as failure:
             self._runtime.complain(f"closing the handler of {stream.open.target}", failure)
+
+
+def _asked_to_end(stream: Served, failure: BaseException) -> bool:
+    """Whether a handler raised what its own calls ended with because its stream was cancelled."""
+    if not stream.context.stopped:
+        return False
+    if isinstance(failure, BaseExceptionGroup):
+        return failure.split(Cancelled)[1] is None
+    return isinstance(failure, Cancelled)
+
+
+def _asked_end(stream: Served) -> Cancelled | None:
+    """How such a stream ends: cleanly when it was only asked to."""
+    context = stream.context
+    return Cancelled(f"{stream.open.target}: {context.reason}") if context.killed else None
 
 
 def engine_error(error: BaseException) -> EngineError:

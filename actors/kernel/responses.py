@@ -111,7 +111,10 @@ class ResponseStream:
         stream.error = error
 
     def stop(self, reason: str = "stopped by its caller") -> None:
-        """Ask the engine to finish; what it still yields arrives, then the stream ends cleanly."""
+        """Ask the engine to finish; what it still yields arrives, then the stream ends cleanly.
+
+        One that has not begun with this stream never does, and the stream ends without an item.
+        """
         self.context.stop(reason)
 
     def kill(self, reason: str = "killed by its caller") -> None:

@@ -161,3 +161,23 @@ class Worker(Actor):
             self.pen.write("cancelled", message.tag)
             raise
         return message.tag
+
+
+class Through(Engine[dict[str, Any], Any]):
+    """Passes on what ``t.inner.go`` says, by ``how``: call, stream, or tasks of a group."""
+
+    def __init__(self, trace: str) -> None:
+        self.pen = Pen(trace)
+
+    async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[Any]:
+        self.pen.write("through", request["how"])
+        if request["how"] == "call":
+            yield await ctx.call("t.inner.go", {})
+        elif request["how"] == "group":
+            async with asyncio.TaskGroup() as group:
+                calls = [group.create_task(ctx.call("t.inner.go", {})) for _ in range(2)]
+            yield [call.result() for call in calls]
+        else:
+            async with ctx.stream("t.inner.go", {}) as items:
+                async for item in items:
+                    yield item

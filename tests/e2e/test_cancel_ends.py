@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actors import Cluster
+from actors import Cluster, EngineSpec, NodeSpec
 from actors.errors import (
     Cancelled,
     ConnectionLost,
@@ -18,7 +18,7 @@ from actors.errors import (
 )
 from actors.messages import End, Items, Kill, Stop
 from tests.e2e.raw import raw_home
-from tests.e2e.test_cancel import SLOW, nested, node
+from tests.e2e.test_cancel import SLOW, nested, node, queued
 from tests.e2e.watching import Trace, inspect, kill, wait_idle
 from tests.waiting import TICK, wait_until
 
@@ -38,8 +38,7 @@ async def test_b85_a_cancel_that_comes_before_its_open_is_remembered(
             await home.ended(8)
             ends = home.got(End, 7)
             if kind is Stop:
-                assert [each.error and each.error[0] for each in ends] == [Cancelled.code]
-                assert "no more" in str(ends[0].error)
+                assert [(each.total, each.error) for each in ends] == [(0, None)]
             else:
                 assert ends == []  # who kills a stream has forgotten it
             # Only once: another stream of the same number is another stream.
@@ -172,3 +171,72 @@ async def test_b96_a_request_that_cannot_be_encoded_leaves_nothing(tmp_path: Pat
         assert found["counters"]["requests"] == 0
         assert await client.call(SLOW, {"wait": 0.0}, request_id="it") == "late"
         assert trace.count("started") == 1
+
+
+@pytest.mark.parametrize("when", ["before the open", "with the open", "in the queue"])
+async def test_what_is_stopped_before_it_began_ends_cleanly_without_an_item(
+    tmp_path: Path, when: str
+) -> None:
+    trace = Trace(tmp_path)
+    async with Cluster(node(trace, capacity=1)) as cluster, cluster.client() as client:
+        async with client.stream(SLOW, {"tag": "first"}) as first:
+            await trace.until("started")
+            stream = client.stream(SLOW, {"tag": "never"})
+            if when == "before the open":
+                stream.stop("no more")
+            async with stream:
+                if when == "in the queue":
+                    await wait_until(lambda: queued(client, SLOW, 1))
+                stream.stop("no more")
+                assert [item async for item in stream] == []
+            # A call has no answer then, and says why.
+            call = asyncio.create_task(client.call(SLOW, {"tag": "never"}, request_id="it"))
+            await asyncio.sleep(0)
+            if when == "in the queue":
+                await wait_until(lambda: queued(client, SLOW, 1))
+            assert client.cancel("it", kill=False, reason="no more")
+            with pytest.raises(Cancelled, match=r"t\.slow\.go: no more"):
+                await call
+            first.kill()
+        await wait_idle(client, SLOW)
+        assert trace.tags("started") == {"first"}
+        counters = (await inspect(client, SLOW))["counters"]
+        assert [name for name in counters if name.startswith("errors")] == []
+
+
+@pytest.mark.parametrize("how", ["call", "stream", "group"])
+async def test_a_stop_that_ends_an_inner_call_is_no_error_of_the_outer_engine(
+    tmp_path: Path, how: str
+) -> None:
+    trace = Trace(tmp_path)
+    engines = "tests.e2e.cancel_engines"
+    spec = NodeSpec(
+        engines=[
+            EngineSpec("t.through.go", f"{engines}:Through", args={"trace": trace.path}),
+            EngineSpec(
+                "t.inner.go", f"{engines}:Inner", args={"trace": trace.path}, capacity=1
+            ),
+        ]
+    )  # fmt: skip
+    async with Cluster(spec) as cluster, cluster.client() as client:
+        async with client.stream("t.inner.go", {}) as first:  # the others wait behind it
+            await trace.until("started")
+            stream = client.stream("t.through.go", {"how": how})
+            async with stream:
+                waiting = 2 if how == "group" else 1
+                await wait_until(lambda: queued(client, "t.inner.go", waiting))
+                stream.stop("enough")
+                assert [item async for item in stream] == []
+            call = asyncio.create_task(
+                client.call("t.through.go", {"how": how}, request_id="it")
+            )  # fmt: skip
+            await trace.until("through", 2)
+            client.cancel("it", kill=False, reason="enough")
+            with pytest.raises(Cancelled, match=r"t\.through\.go: enough"):
+                await call
+            first.kill()
+        await wait_idle(client, "t.through.go", "t.inner.go")
+        assert trace.count("started") == 1
+        counters = (await inspect(client, "t.through.go"))["counters"]
+        assert [name for name in counters if name.startswith("errors")] == []
+        assert counters["cancelled"] == 2
