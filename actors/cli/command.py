@@ -7,7 +7,7 @@ usage, spec or setting; 128 + N ended by signal N (130 is Ctrl-C; 141: nobody re
 from __future__ import annotations
 
 import importlib
-import os
+import io
 import signal
 import sys
 import traceback
@@ -15,7 +15,9 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from actors.cli.parser import parser
+from actors.cli.show import discard_stdout
 from actors.errors import CallHomeError, EngineError, SpawnError, SpecError, Unsupported
+from actors.kernel.descriptors import fill_descriptors
 
 FAILED = 1
 USAGE = 2
@@ -34,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises SystemExit for ``--help`` and for wrong usage, as argparse does.
     """
+    fill_descriptors()
+    if sys.stderr is None:  # closed by the shell: nobody wants to hear of mistakes
+        sys.stderr = io.StringIO()
     options = parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows fewer characters than a text has must not end the command.
@@ -48,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # Python flushes stdout once more as it leaves, and would complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_stdout()
         return 128 + signal.SIGPIPE
 
 

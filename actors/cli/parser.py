@@ -104,6 +104,8 @@ def _seconds(text: str) -> float | None:
 
 def request(text: str) -> Any:
     """A request in JSON; ``-`` reads it from stdin."""
+    if text == "-" and sys.stdin is None:
+        raise argparse.ArgumentTypeError("stdin is closed; a request was to be read from it")
     source = sys.stdin.read() if text == "-" else text
     try:
         return json.loads(source)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
+
+from actors.errors import CallHomeError
 
 #: Bytes of a bytes value that are shown, in hexadecimal.
 _SHOWN: Final = 16
@@ -20,9 +23,26 @@ def say(text: str) -> None:
 
 
 def put(line: str) -> None:
-    """A line of data on stdout, at once. Raises BrokenPipeError when nobody reads it."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    """A line of data on stdout, at once. Raises BrokenPipeError when nobody reads it, CallHomeError
+    when it cannot be written.
+    """
+    if sys.stdout is None:
+        raise CallHomeError("stdout is closed; this command writes what it finds there")
+    try:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard_stdout()
+        raise CallHomeError(f"stdout cannot be written: {error.strerror}") from error
+
+
+def discard_stdout() -> None:
+    """Nothing more can be written: Python would try once more as it leaves, and complain."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def to_line(value: Any) -> str:

@@ -36,6 +36,8 @@ def stream(options: Namespace) -> int:
 
 def chat(options: Namespace) -> int:
     """``callhome chat ENDPOINT``."""
+    if sys.stdin is None:
+        raise SpecError("stdin is closed; chat sends its lines: give it some, or </dev/null")
     return asyncio.run(_chat(options))
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from actors.config import FOLDER_NAME
 from actors.errors import NameTaken, SpecError
+from actors.kernel.descriptors import raised
 from actors.kernel.peers import alive
 from transport.bus.address import Address
 
@@ -143,7 +144,7 @@ def try_lock(folder: str, *, create: bool = False) -> int:
     """
     path = os.path.join(folder, _LOCK)
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-    fd = os.open(path, flags, 0o600)
+    fd = raised(os.open(path, flags, 0o600))  # a child inherits it under this number
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(fd).st_ino != os.stat(path).st_ino:

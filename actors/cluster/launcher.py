@@ -43,8 +43,9 @@ Progress = Callable[[str], None]
 
 
 def _print_progress(text: str) -> None:
-    sys.stderr.write(f"callhome: {text}\n")
-    sys.stderr.flush()
+    if sys.stderr is not None:  # the launcher may have been started without one
+        sys.stderr.write(f"callhome: {text}\n")
+        sys.stderr.flush()
 
 
 class _Node:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from actors.errors import CallHomeError, SpawnError
+from actors.kernel.descriptors import inherited, raised
 from transport.bus.address import Address
 from transport.errors import from_wire
 
@@ -129,6 +130,7 @@ class Child:
         theirs = -1
         try:
             self._status, theirs = os.pipe()
+            theirs = raised(theirs)
             self._process = self._exec(theirs)
             self._pidfd = os.pidfd_open(self._process.pid)
         except OSError as cause:
@@ -167,6 +169,8 @@ class Child:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "actors.kernel.child", label],
             stdin=subprocess.PIPE,
+            stdout=inherited(1),
+            stderr=inherited(2),
             env={**env, "PYTHONPATH": os.pathsep.join(path)},
             pass_fds=(status, *self._launch.fds),
             # Ctrl-C goes to the terminal's group; a child must not die of it out of order.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -188,3 +189,36 @@ def test_ps_shows_actors_and_their_counters(tool: Tool) -> None:
     assert any(line.split()[:3] == ["node/a", "demo.same.run", "requests"] for line in lines)
     counters = tool.actors("--counters")["demo.same.run"]["counters"]
     assert counters["requests"] >= 1
+
+
+def shell(tool: Tool, command: str) -> subprocess.CompletedProcess[str]:
+    """A command with redirections of the shell; ``callhome`` in it is ours."""
+    words = command.replace("callhome", f"{sys.executable} -m actors")
+    return subprocess.run(
+        ["bash", "-c", words], text=True, env=tool.environ, capture_output=True, timeout=LIMIT
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("chat demo.echo.run <&-", 2, "stdin is closed"),
+        ("call demo.same.run - <&-", 2, "stdin is closed"),
+        ("call demo.same.run 1 >&-", 1, "stdout is closed"),
+        ('stream demo.words.run \'{"text": "a b"}\' >&-', 1, "stdout is closed"),
+        ('stream demo.words.run \'{"text": "a b"}\' >/dev/full', 1, "No space left"),
+        ("ps >/dev/full", 1, "No space left"),
+    ],
+)
+def test_a_stream_of_the_shell_that_is_no_use(
+    tool: Tool, command: str, code: int, words: str
+) -> None:
+    found = shell(tool, f"callhome {command}")
+    assert (found.returncode, found.stdout, found.stderr.count("\n")) == (code, "", 1)
+    assert found.stderr.startswith("callhome: error: ")
+    assert words in found.stderr
+
+
+def test_nothing_to_complain_to(tool: Tool) -> None:
+    assert shell(tool, "callhome call demo.same.run 1 <&- 2>&-").stdout == "1\n"
+    assert shell(tool, "callhome call demo.nosuch.run 1 2>&-").returncode == 1

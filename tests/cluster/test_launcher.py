@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -341,3 +342,29 @@ async def test_what_a_dead_node_left_is_swept_at_the_next_start() -> None:
             await process.wait()
             assert len(live_nodes(run_root())) == 1
     assert folders(run_root()) == []
+
+
+BARE = """
+import asyncio, os, sys
+from actors import Cluster, EngineSpec, NodeSpec
+
+async def main() -> None:
+    spec = NodeSpec(engines=[EngineSpec("test.echo.one", "tests.cluster.workers:Echo")])
+    async with Cluster(spec, progress=True) as cluster, cluster.client() as client:
+        assert await client.call("test.echo.one", 7, timeout=5.0) == 7
+        links = [os.readlink(f"/proc/{child.pid}/fd/{fd}")
+                 for child in cluster.nodes[0].children for fd in CLOSED]
+    assert set(links) == {"/dev/null"}, links
+
+CLOSED = [int(number) for number in sys.argv[1]]
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2", "02", "012"])
+def test_a_launcher_without_its_first_descriptors(closed: str) -> None:
+    shut = " ".join(f"{fd}>&-" for fd in closed)
+    command = f'exec {sys.executable} -c "$CODE" {closed} {shut}'
+    environ = {**os.environ, "CODE": BARE, "PYTHONPATH": ROOT}
+    found = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
