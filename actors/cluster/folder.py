@@ -85,17 +85,18 @@ class Claim:
         """Raises NameTaken if another node lives there, SpecError if the folder cannot be ours."""
         self.folder = node_folder(root, cluster, node)
         self.fd = -1
+        try:
+            os.makedirs(root, 0o700, exist_ok=True)
+        except OSError as error:
+            raise self._cannot(error) from error
         for _ in range(_ATTEMPTS):
             try:
-                self._make(root)
+                self._make()
                 self.fd = try_lock(self.folder, create=True)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise SpecError(
-                    f"run folder {self.folder!r} cannot be made: {error}; "
-                    "set CALLHOME_RUN to another place"
-                ) from error
+                raise self._cannot(error) from error
             if self.fd >= 0:
                 os.ftruncate(self.fd, 0)
                 os.write(self.fd, str(os.getpid()).encode())
@@ -106,8 +107,12 @@ class Claim:
             time.sleep(_PAUSE)  # a node that is just leaving, or a sweep that is just looking
         raise NameTaken(self._taken(cluster, node))
 
-    def _make(self, root: str) -> None:
-        os.makedirs(root, 0o700, exist_ok=True)
+    def _cannot(self, error: OSError) -> SpecError:
+        return SpecError(
+            f"run folder {self.folder!r} cannot be made: {error}; set CALLHOME_RUN to another place"
+        )
+
+    def _make(self) -> None:
         _private(os.path.dirname(self.folder))
         _private(self.folder)
 

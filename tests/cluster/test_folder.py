@@ -117,6 +117,12 @@ def test_a_root_that_is_a_file(tmp_path: Path) -> None:
         Claim(str(tmp_path / "file"), "demo", "a")
 
 
+@pytest.mark.parametrize("place", ["/proc/x", "/proc/x/y", "/sys/x"])
+def test_a_root_where_no_folder_can_be(place: str) -> None:
+    with pytest.raises(SpecError, match=rf"'{place}/demo/a' cannot be made: .*CALLHOME_RUN"):
+        Claim(place, "demo", "a")
+
+
 def test_a_link_instead_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "demo").symlink_to("/")
     with pytest.raises(SpecError, match="not a folder of this user"):
