@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 import pytest
 
-from actors import Cluster, EngineSpec, NodeSpec, RouterSpec
+from actors import CallHomeError, Cluster, EngineSpec, NodeSpec, RouterSpec
 from tests.waiting import wait_until
 
 
@@ -69,3 +70,29 @@ async def test_two_calls_at_once_find_two_idle_workers(place: Literal["process",
             # Both Ends came home before: neither worker's report may hide the other's.
             pair = await asyncio.gather(*(client.call("many.nap.x") for _ in range(2)))
             assert len(set(pair)) == 2
+
+
+async def tight(request: int) -> int:
+    """Leaves its process ``request`` descriptors; all again for -1, as many as now for -2."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if request >= 0:
+        soft = max(int(name) for name in os.listdir("/proc/self/fd")) + request
+    elif request == -1:
+        soft = hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return os.getpid()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+async def test_a_worker_without_descriptors_keeps_those_it_has(left: int) -> None:
+    spec = NodeSpec(engines=[EngineSpec("many.tight.x", tight)])
+    async with Cluster(spec) as cluster, cluster.client() as old:
+        pid = await old.call("many.tight.x", -2)  # the worker has its socket towards this client
+        assert await old.call("many.tight.x", left) == pid
+        for _ in range(2):
+            async with cluster.client() as new:
+                with pytest.raises(CallHomeError):
+                    await new.call("many.tight.x", -2, timeout=0.5)
+        assert await old.call("many.tight.x", -1, timeout=5.0) == pid
+        async with cluster.client() as new:
+            assert await new.call("many.tight.x", -1, timeout=5.0) == pid
