@@ -21,11 +21,12 @@ from actors.cluster.spec import NodeSpec
 from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
 from actors.errors import ActorDead, NoWorkers
+from actors.kernel import peers
 from actors.kernel.actor import Actor, handles
 from actors.kernel.ref import Ref
 from actors.kernel.supervisor import ChildSpec, ChildStatus, Supervisor
 from actors.messages import Inspect, Publish, Record, Withdraw
-from transport.bus.address import Address
+from transport.bus.address import Address, remove_inboxes
 
 log = logging.getLogger("callhome.node")
 
@@ -103,6 +104,8 @@ class NodeActor(Actor):
         self._registry.remove(message.instance, None, message.reason)
 
     def _on_peer_down(self, address: Address, reason: str) -> None:
+        if not peers.alive(address):
+            remove_inboxes(self.runtime.run, address)  # of a client that was killed
         self._registry.remove(address.incarnation, None, reason)
 
     def on_up(self, spec: ChildSpec, address: Address, facts: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from actors.errors import SpawnError
 from actors.kernel.restart import Intensity, Restart, RestartPolicy, Strategy
 from actors.kernel.spawn import Child, Launch
-from transport.bus.address import Address
+from transport.bus.address import Address, remove_inboxes
 
 State: TypeAlias = Literal["starting", "up", "restarting", "failed", "ended", "stopped"]
 
@@ -85,6 +85,7 @@ class _Entry:
         self.spec = spec
         self.policy = RestartPolicy(spec.restart, spec.intensity)
         self.child: Child | None = None
+        self.incarnation = 0
         self.gone: Address | None = None
         self.state: State = "starting"
         self.reason = ""
@@ -92,6 +93,14 @@ class _Entry:
     @property
     def alive(self) -> bool:
         return self.child is not None and self.child.alive
+
+
+def _clear(entry: _Entry) -> None:
+    """Remove the sockets of a child that has ended, perhaps before it had told its address."""
+    run = entry.spec.spec.get("run")
+    if run and entry.child is not None:
+        address = Address(entry.spec.name, entry.incarnation, entry.child.pid, 0)
+        remove_inboxes(run, address)
 
 
 def _stop_place(entry: _Entry) -> int:
@@ -141,8 +150,9 @@ class Supervisor:
 
     def _launch(self, entry: _Entry) -> Child:
         spec = entry.spec
+        entry.incarnation = secrets.randbits(62) + 1
         launch = Launch(
-            spec={**spec.spec, "name": spec.name, "incarnation": secrets.randbits(62) + 1},
+            spec={**spec.spec, "name": spec.name, "incarnation": entry.incarnation},
             env=spec.env,
             death_signal=signal.SIGKILL,
         )
@@ -166,11 +176,13 @@ class Supervisor:
             if self._stopping.is_set():
                 entry.state = "stopped"
                 self._down(entry, again=False)
+                _clear(entry)
                 return
             verdict = entry.policy.on_exit(self._clock(), clean=how.clean)
             again = isinstance(verdict, Restart)
             entry.state = "restarting" if again else "ended" if how.clean else "failed"
             self._down(entry, again=again)
+            _clear(entry)
             if not isinstance(verdict, Restart):
                 self._watcher.on_trouble(
                     entry.spec,

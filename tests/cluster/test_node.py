@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
@@ -14,6 +15,7 @@ from actors.discovery.base import Change
 from actors.kernel.peers import start_time
 from actors.messages import Added, Down, Removed, Snapshot
 from tests.cluster.workers import Add, Die, Total
+from tests.e2e.watching import program
 from tests.waiting import wait_until
 from transport.bus.address import Address
 
@@ -159,3 +161,49 @@ async def test_the_node_does_not_hear_an_interrupt() -> None:
             os.kill(address.pid, signal.SIGINT)
         assert await client.call("test.echo.one", 1) == 1
         assert read_info(info.folder) == info
+
+
+async def test_sockets_of_the_killed_go_while_the_node_lives() -> None:
+    async with Cluster(NodeSpec(engines=[ECHO])) as cluster, cluster.client() as client:
+        folder = info_of(cluster).folder
+        before = sockets(folder)
+        assert len(before) == 2 * 5  # node, router, engine, launcher and this client
+        for _ in range(2):
+            old = client.ref("test.echo.one").address
+            os.kill(old.pid, signal.SIGKILL)
+
+            async def again(old: Address = old) -> bool:
+                rows = await client.ref("node").ask(Ps())
+                return bool(rows[1]["state"] == "up" and rows[1]["pid"] != old.pid)
+
+            await wait_until(again)
+            left = sockets(folder)
+            assert len(left) == len(before)
+            assert not any(f".{old.incarnation:x}." in name for name in left)
+        with program("tests.e2e.caller", folder, "test.echo.one", "1", '{"a": 1}') as caller:
+            assert caller.stdout is not None
+            assert await asyncio.to_thread(caller.stdout.readline) == "open\n"
+            assert len(sockets(folder)) == len(before) + 2
+            caller.kill()
+            await wait_until(lambda: sockets(folder) == left)
+
+
+async def test_sockets_of_a_restart_that_failed_go_too(tmp_path: Path) -> None:
+    once = ActorSpec("once", actor=f"{WORKERS}:Once", args={"mark": str(tmp_path / "mark")})
+    settings = Settings.load(max_restarts=1, restart_period=60.0)
+    async with (
+        Cluster(NodeSpec(actors=[once], settings=settings)) as cluster,
+        cluster.client() as client,
+    ):
+        os.kill(client.ref("once").address.pid, signal.SIGKILL)
+
+        async def failed() -> bool:
+            return bool((await client.ref("node").ask(Ps()))[-1]["state"] == "failed")
+
+        await wait_until(failed)
+        assert [name for name in sockets(info_of(cluster).folder) if name.startswith("once")] == []
+
+
+def sockets(folder: str) -> set[str]:
+    """Names of the socket files in a run folder."""
+    return {name for name in os.listdir(folder) if name.endswith((".d", ".c"))}

@@ -123,3 +123,15 @@ class Odder(Actor):
     @handles(Inspect)
     async def inspect(self, message: Inspect) -> AsyncIterator[Any]:
         yield "mine"
+
+
+class Once(Actor):
+    """Starts once; afterwards its process ends hard in on_start. ``mark`` is a file of its own."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = Path(mark)
+
+    async def on_start(self) -> None:
+        if self.mark.exists():
+            os._exit(5)
+        self.mark.touch()

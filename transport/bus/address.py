@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from typing import NamedTuple
 
@@ -48,3 +50,13 @@ def inbox_path(run: str, address: Address, lane: str) -> str:
             "choose a shorter run folder (CALLHOME_RUN) or shorter cluster, node and actor names"
         )
     return path
+
+
+def remove_inboxes(run: str, address: Address) -> None:
+    """Unlink the socket files of an incarnation that has ended; harmless when they are gone.
+
+    ZeroMQ leaves the files of closed ipc sockets behind, and who was killed can remove nothing.
+    """
+    for lane in ("d", "c"):
+        with contextlib.suppress(FileNotFoundError, LocalProtocolError):
+            os.unlink(inbox_path(run, address, lane))

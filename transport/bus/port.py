@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import zmq
 
-from transport.bus.address import Address, inbox_path
+from transport.bus.address import Address, inbox_path, remove_inboxes
 from transport.bus.outbox import Outbox
 from transport.bus.shared import Bus as Bus
 from transport.bus.shared import PortStatistics
@@ -391,9 +391,4 @@ class Port:
         self._data.close()
         self._control.close()
         self._bus.ports.pop(self.address.incarnation, None)
-        for lane in ("d", "c"):
-            # ZeroMQ leaves the files of closed ipc sockets behind.
-            try:
-                os.unlink(inbox_path(self.run, self.address, lane))
-            except FileNotFoundError:
-                continue
+        remove_inboxes(self.run, self.address)
