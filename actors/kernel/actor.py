@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
@@ -31,6 +32,8 @@ from actors.metrics import Counters
 from transport.bus.address import Address
 from transport.context import Context
 from transport.errors import Cancelled, LocalProtocolError, qualified_name
+
+log = logging.getLogger("callhome")
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _HANDLES = "_callhome_handles"
@@ -193,9 +196,12 @@ class Actor:
     def _told(self, sender: int, m: Tell) -> None:
         handler = self._handlers.get(m.target)
         if handler is None or handler.streams:
-            raise Unsupported(
-                f"{self.name} handles no {m.target!r} by tell; it handles {self.handled()}"
-            )
+            # The sender's mistake, and nobody waits for an answer: no traceback would help.
+            who = self.runtime.peers.find(sender) or f"incarnation {sender:x}"
+            text = f"handles no {m.target[:100]!r} by tell; it handles {self.handled()}"
+            self.counters.failed(Unsupported(text))
+            log.warning("%s: a tell of %s is dropped: %s %s", self.name, who, self.name, text)
+            return
         self._mailbox.put((handler, m.payload))
 
     def handled(self) -> str:

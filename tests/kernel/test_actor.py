@@ -23,7 +23,7 @@ from actors.errors import (
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
 from actors.messages import Inspect
-from tests.kernel.players import Add, Counter, CountTo, Go, Louder, Seen, Wait
+from tests.kernel.players import Add, Counter, CountTo, Go, Louder, Seen, Unknown, Wait
 from tests.waiting import TICK, wait_until
 from transport.bus.address import Address
 
@@ -242,3 +242,20 @@ async def test_what_it_handles_is_said_to_who_asks_for_something_else(tmp_path: 
         with pytest.raises(Unsupported, match="Seen"):
             async with ref.stream(Seen(), timeout=5.0) as items:
                 await anext(items)
+
+
+async def test_a_tell_that_nobody_handles_is_one_line_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    actor = Counter()
+    async with alive(tmp_path, actor) as ref:
+        await ref.tell(Unknown())
+        await ref.tell(CountTo(3))  # a stream, which a tell cannot take
+        await ref.tell(Add(1))
+        assert await ref.ask(Add(1), timeout=5.0) == 2
+        (first, second) = (each for each in caplog.records if each.levelname != "DEBUG")
+        assert first.getMessage().startswith("actor: a tell of caller (pid ")
+        assert "actor handles no 'Unknown' by tell; it handles Add, CountTo" in first.getMessage()
+        assert "no 'CountTo' by tell" in second.getMessage()
+        assert (first.levelname, first.exc_info) == ("WARNING", None)
+        assert actor.counters.to_dict()["errors.unsupported"] == 2
