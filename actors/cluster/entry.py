@@ -111,9 +111,15 @@ def make_actor(spec: dict[str, Any]) -> Actor:
 
 @contextlib.asynccontextmanager
 async def running(
-    spec: dict[str, Any], actor: Actor, bus: Bus | None = None
+    spec: dict[str, Any],
+    actor: Actor,
+    bus: Bus | None = None,
+    group: asyncio.TaskGroup | None = None,
 ) -> AsyncIterator[tuple[Actor, Runtime]]:
-    """The actor with its runtime and task group, started; leaving the block stops it in order."""
+    """The actor with its runtime and task group, started; leaving the block stops it in order.
+
+    ``group`` is to be a fresh one, which nobody has entered.
+    """
     with _stage("bind"):
         runtime = Runtime(
             run=spec["run"], name=spec["name"], settings=Settings.from_dict(spec["settings"]),
@@ -121,7 +127,7 @@ async def running(
         )  # fmt: skip
     discovery = lookup = None
     try:
-        async with asyncio.TaskGroup() as tasks:
+        async with group or asyncio.TaskGroup() as tasks:
             if spec.get("supervisor") is not None:
                 with _stage("on_start"):
                     discovery = RegistryDiscovery(runtime, Address(*spec["supervisor"]))

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import os
 import secrets
-from typing import Any
+from collections.abc import Coroutine, Generator
+from typing import Any, TypeVar
 
 from actors.client import Client
 from actors.cluster.entry import facts_of, make_actor, running
@@ -33,6 +35,46 @@ from transport.bus.address import Address
 from transport.bus.port import Bus
 
 log = logging.getLogger("callhome.launcher")
+_T = TypeVar("_T")
+
+
+class _Contained(Coroutine[Any, Any, _T]):
+    """A coroutine whose ``SystemExit`` is a failure like any other.
+
+    A task lets it through to the loop, where it would end the program and not the actor. Not a
+    coroutine around the other one: a task that is cancelled before its first step would leave the
+    inner one behind, never awaited.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, _T]) -> None:
+        self._coroutine = coroutine
+
+    def send(self, value: Any) -> Any:
+        try:
+            return self._coroutine.send(value)
+        except SystemExit as error:
+            raise StageError("exit", error) from error
+
+    def throw(self, *error: Any) -> Any:
+        try:
+            return self._coroutine.throw(*error)
+        except SystemExit as left:
+            raise StageError("exit", left) from left
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, _T]:
+        return self._coroutine.__await__()
+
+
+class _Group(asyncio.TaskGroup):
+    """The tasks of an actor in this process."""
+
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
+    ) -> asyncio.Task[Any]:
+        return super().create_task(_Contained(coro), name=name, context=context)
 
 
 class _Placed:
@@ -49,14 +91,14 @@ class _Placed:
         """Start, serve, stop. A failure goes to ``started``, or to the log if it comes later."""
         try:
             actor = make_actor(self.spec)
-            async with running(self.spec, actor, self._bus) as (_, runtime):
+            async with running(self.spec, actor, self._bus, _Group()) as (_, runtime):
                 facts = facts_of(self.spec, actor)
                 self.started.set_result(record_of(self.spec, runtime.address, facts))
                 await self._stopping.wait()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._failed(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         stage = error.stage if isinstance(error, StageError) else "exit"
         cause = error.cause if isinstance(error, StageError) else error
         title = f"{self.spec['role']} {self.spec['name']!r} (in this process)"

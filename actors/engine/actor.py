@@ -74,6 +74,7 @@ class EngineActor(Actor):
     async def on_stop(self) -> None:
         if self._report_planned is not None:
             self._report_planned.cancel()
+        self.adapted.close()
         await self.handler.stop()
 
     def role(self) -> EngineActor:

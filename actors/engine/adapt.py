@@ -114,6 +114,10 @@ class Adapted:
         self._adapter = adapter
         self._threads = Threads(runtime.address.name)
 
+    def close(self) -> None:
+        """Let the threads of the handler end."""
+        self._threads.close()
+
     def items(self, stream: Served, decode: Callable[[Served], Any]) -> AsyncIterator[Any]:
         """The items of one stream; nothing of the handler runs before the first is asked for.
 

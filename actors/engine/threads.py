@@ -32,26 +32,34 @@ class Threads:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._idle: list[queue.SimpleQueue[SyncItems]] = []
+        self._idle: list[queue.SimpleQueue[SyncItems | None]] = []
         self._started = 0
+        self._closed = False
 
     def run(self, items: SyncItems) -> None:
         """Give the generator a thread of its own until it has ended."""
         if self._idle:
             self._idle.pop().put(items)
             return
-        lane: queue.SimpleQueue[SyncItems] = queue.SimpleQueue()
+        lane: queue.SimpleQueue[SyncItems | None] = queue.SimpleQueue()
         lane.put(items)
         self._started += 1
         threading.Thread(
             target=self._serve, args=(lane,), name=f"{self._name} sync {self._started}", daemon=True
         ).start()
 
-    def _serve(self, lane: queue.SimpleQueue[SyncItems]) -> None:
-        while True:
-            items = lane.get()
+    def close(self) -> None:
+        """The engine has stopped: its threads end, those that are busy when they have finished."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().put(None)
+
+    def _serve(self, lane: queue.SimpleQueue[SyncItems | None]) -> None:
+        while (items := lane.get()) is not None:
             items.work(lambda: self._idle.append(lane))
             del items
+            if self._closed:
+                return
 
 
 class SyncItems:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +71,12 @@ class Die(NamedTuple):
     code: int
 
 
+class Leave(NamedTuple):
+    """Call ``exit`` with this code in the handler."""
+
+    code: int
+
+
 class Counter(Actor):
     """Counts in memory; ``log`` is a file that gets a line for each start and stop."""
 
@@ -100,6 +107,28 @@ class Counter(Actor):
     @handles(Die)
     async def die(self, message: Die) -> None:
         os._exit(message.code)
+
+    @handles(Leave)
+    async def leave(self, message: Leave) -> None:
+        sys.exit(message.code)
+
+
+class LeavesLate(Actor):
+    """Calls ``exit`` as it stops."""
+
+    async def on_stop(self) -> None:
+        sys.exit(6)
+
+
+async def leaving(request: int, ctx: Context) -> int:
+    """Calls ``exit``."""
+    sys.exit(request)
+
+
+def leaving_thread(request: int, ctx: Context) -> Iterator[int]:
+    """Yields, and calls ``exit``, in a thread."""
+    yield request
+    sys.exit(request)
 
 
 class CallsAtStart(Actor):
