@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import actors
 from actors.config import Settings
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,3 +40,19 @@ def test_the_readme_gives_the_commands_that_are_tried() -> None:
     start = "python3 -m venv .venv && .venv/bin/pip install -e "
     assert f"{start}. && .venv/bin/python examples/launch.py" in text
     assert f"{start}'.[test]' && .venv/bin/python -m pytest" in text
+
+
+def test_the_readme_s_sample_runs_as_it_stands(tmp_path: Path) -> None:
+    (sample,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    script = tmp_path / "sample.py"
+    script.write_text(sample)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == ["HI", "ONE", "TWO", "THREE"]

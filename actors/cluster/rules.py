@@ -60,10 +60,10 @@ def _located(value: Any, key: str) -> str:
     if spec is not None:  # __spec__ knows the name even under ``python -m``
         return f"{spec.name}:{qualname}"
     file = getattr(loaded, "__file__", None)
-    if file is None:
+    if file is None or not os.path.isfile(file):  # it is "<stdin>" for a script on stdin
         raise SpecError(
-            f"{key}: {qualname} was defined in no file, so a child process cannot import it; "
-            "put it into a module"
+            f"{key}: {qualname} was defined in no file (at a prompt, with -c or on stdin), so a "
+            "child process cannot import it; put it into a module"
         )
     return f"{os.path.abspath(file)}:{qualname}"
 

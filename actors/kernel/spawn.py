@@ -276,24 +276,42 @@ class Child:
         inner = from_wire(*wire) if wire else None
         if isinstance(inner, SpawnError):
             return inner  # a node whose child failed: tell the child's story, not the node's
-        what = {
-            "import": "import failed",
-            "constructor": "constructor raised",
-            "on_start": "on_start raised",
-            "bind": "cannot bind its inbox",
-        }.get(stage, "ended with an error")
         details = {"stage": stage, "type": str(event["type"]), "traceback": str(event["traceback"])}
         if isinstance(inner, CallHomeError):
             details["code"] = inner.code
         return SpawnError(
-            f"{self.title} (pid {self.pid}) did not start: {what}: "
-            f"{event['type']}: {event['message']}; {self._next_step(stage)}",
+            f"{self.title} (pid {self.pid}) {self._what(stage, event)}; "
+            f"{self._next_step(stage, event)}",
             actor=self.name,
             **details,
         )
 
-    def _next_step(self, stage: str) -> str:
+    def _what(self, stage: str, event: Mapping[str, Any]) -> str:
+        cause = f"{event['type']}: {event['message']}"
+        if event["type"] == "SystemExit":
+            cause = f"it called exit({event['message']})"
+        if self.address is not None:
+            return f"served, and then ended with an error: {cause}"
+        what = {
+            "import": f"cannot import {self._target}",
+            "constructor": "constructor raised",
+            "on_start": "on_start raised",
+            "bind": "cannot bind its inbox",
+        }.get(stage, "ended with an error")
+        return f"did not start: {what}: {cause}"
+
+    @property
+    def _target(self) -> str:
+        return str(self._launch.spec.get("class", "what it consists of"))
+
+    def _next_step(self, stage: str, event: Mapping[str, Any]) -> str:
         step = _NEXT_STEP.get(stage, _NEXT_STEP["exit"])
+        if stage == "import" and _ran_as_script(event):
+            source = self._target.rpartition(":")[0]
+            return (
+                f"every process of an actor imports {source}: put what it does when it is run "
+                "under 'if __name__ == \"__main__\":'"
+            )
         args = self._launch.spec.get("args")
         return f"{step} ({', '.join(args)})" if stage == "constructor" and args else step
 
@@ -348,6 +366,13 @@ class Child:
     def failure(self) -> SpawnError | None:
         """What the child itself reported about its end, also when it came after it was ready."""
         return self._failure
+
+
+def _ran_as_script(event: Mapping[str, Any]) -> bool:
+    """An import failed because the file did what a script does, in the loop of an actor."""
+    return event["type"] == "SystemExit" or (
+        event["type"] == "RuntimeError" and "event loop" in str(event["message"])
+    )
 
 
 def _retrieve(future: asyncio.Future[Address]) -> None:

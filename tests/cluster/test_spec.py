@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from actors.cluster.spec import ActorSpec, EngineSpec, NodeSpec, RouterSpec
 from actors.config import Settings
 from actors.errors import SpecError
 from tests.cluster import spec_targets
+from tests.waiting import PATIENCE
 
 ENGINE = {"endpoint": "demo.shout.generate", "engine": "mine.engines:Shout"}
 
@@ -135,6 +138,19 @@ def test_a_class_without_an_importable_home_is_refused() -> None:
     stray = type("Stray", (), {"__module__": "typed_at_a_prompt"})
     with pytest.raises(SpecError, match="defined in no file"):
         EngineSpec("a.b.c", stray)
+
+
+def test_a_script_on_stdin_is_no_file() -> None:
+    script = """
+from actors import EngineSpec
+async def echo(request, ctx): return request
+EngineSpec("a.b.c", echo)
+"""
+    done = subprocess.run(
+        [sys.executable, "-"], input=script, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert "EngineSpec.engine: echo was defined in no file" in done.stderr.splitlines()[-1]
+    assert "put it into a module" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -295,3 +295,23 @@ async def test_a_missing_interpreter_is_a_spawn_error(
         one.launch(PATIENCE)
     assert not one.alive
     assert (await one.stop(0.0)).code != 0
+
+
+async def test_a_script_without_its_guard_is_told_about_it(run: str, tmp_path: Path) -> None:
+    script = tmp_path / "bare.py"
+    for last in (
+        "asyncio.run(asyncio.sleep(0))",
+        "asyncio.new_event_loop().run_forever()",
+        "exit(3)",
+    ):
+        script.write_text(f"import asyncio\nclass Fine: ...\n{last}\n")
+        error = await failure(run, "Fine", **{"class": f"{script}:Fine"})
+        assert f"cannot import {script}:Fine: " in str(error)
+        assert f"imports {script}: put what it does" in str(error)
+        assert "under 'if __name__ == \"__main__\":'" in str(error)
+
+
+async def test_the_module_that_cannot_be_imported_is_named(run: str) -> None:
+    error = await failure(run, "Fine", **{"class": "tests.kernel.nosuch:Fine"})
+    assert "did not start: cannot import tests.kernel.nosuch:Fine: ModuleNotFound" in str(error)
+    assert "__main__" not in str(error)
