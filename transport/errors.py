@@ -29,6 +29,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 _MAX_TEXT = 16_384
+_MAX_NAME = 100
 
 
 class CallHomeError(Exception):
@@ -205,6 +206,11 @@ def read_error(values: list[Any]) -> CallHomeError:
     except (TypeError, ValueError, AttributeError):
         text = str(values)[:200]
         return RemoteProtocolError(f"a stream ended with an error that cannot be read: {text}")
+
+
+def shown(name: str) -> str:
+    """A name that somebody else has chosen, as an error shows it: in quotes, and not all of it."""
+    return repr(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…")
 
 
 def text_of(error: BaseException) -> str:

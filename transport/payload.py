@@ -74,13 +74,15 @@ def encode_payload(
     memory: Memory | None = None,
     native: bool = False,
     root: str = "item",
+    packed: bytes | None = None,
 ) -> Encoded:
     """Encode one value; what it was made of may be changed afterwards, but for its frames.
 
-    ``native``: the peer takes handles into ``memory``. Frames in the value are handed on, which
-    happens once in the life of a frame, whatever the road. Raises EncodeError with the path inside
-    ``root``, FrameReleased for a frame that was handed on or released before or that stands in the
-    value twice. An error leaves nothing in the arena and no frame handed on.
+    ``native``: the peer takes handles into ``memory``. ``packed``: what ``pack_plain`` has made of
+    the value, if that was tried. Frames in it are handed on, which happens once in the life of a
+    frame, whatever the road. Raises EncodeError with the path inside ``root``, FrameReleased for a
+    frame that was handed on or released before or that stands in the value twice. An error leaves
+    nothing in the arena and no frame handed on.
     """
     far = memory if native else None
     if codec == "msgpack" and (
@@ -88,7 +90,7 @@ def encode_payload(
         (type(value) is dict and len(value) <= _FEW and _has_plain(map(type, value.values())))
         or not _is_special(value, far)
     ):
-        data = pack_plain(value)
+        data = packed or pack_plain(value)
         if data is not None:
             return _new(Encoded, (data, NO_HANDLES, len(data)))
     exporter = _Exporter(memory, far)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from actors.config import Settings
 from actors.errors import ActorDead, Overloaded, Unsupported
 from actors.kernel.calls import Caller
-from actors.kernel.mailbox import Mailbox
+from actors.kernel.mailbox import IN_HANDLER, Mailbox
 from actors.kernel.ref import Lookup, Ref, read_message
 from actors.kernel.role import Role
 from actors.kernel.runtime import Runtime
@@ -31,7 +31,7 @@ from actors.messages import Inspect, Open, Report, Tell
 from actors.metrics import Counters
 from transport.bus.address import Address
 from transport.context import Context
-from transport.errors import Cancelled, LocalProtocolError, qualified_name
+from transport.errors import Cancelled, LocalProtocolError, qualified_name, shown
 
 log = logging.getLogger("callhome")
 
@@ -212,7 +212,7 @@ class Actor:
         """An ask, or a stream, from somebody's Ref."""
         handler = self._handlers.get(stream.open.target)
         if handler is None:
-            text = f"{self.name} handles no {stream.open.target!r}; it handles {self.handled()}"
+            text = f"{self.name} handles no {shown(stream.open.target)}; it handles {self.handled()}"
             self._serving.end(stream, Unsupported(text))
         elif stream.open.many:
             self._serving.end(stream, Unsupported(f"{self.name} takes no stream of requests"))
@@ -242,6 +242,7 @@ class Actor:
 
     async def _work(self) -> None:
         """The mailbox, one message at a time, until the actor ends."""
+        IN_HANDLER.set(True)
         while True:
             work = await self._mailbox.get()
             if isinstance(work, Served):

@@ -59,6 +59,8 @@ class Home:
         self._next = 1
         self._by_id: dict[str, Opened] = {}
         self._dirty: list[Opened] = []
+        #: Streams that a handler of this actor's mailbox opened, and may be waiting for.
+        self.handler_streams = 0
         #: By router, then by worker: what came home with an End and goes out with the next Open.
         self._reports: dict[int, dict[int, Report]] = {}
         runtime.on(Accept, self._accept)
@@ -105,7 +107,9 @@ class Home:
         runtime.port.queue(via, message, size=encoded.carried + 128, bounded=True)
         runtime.links.requested(number, encoded.handles, via)
         self.streams[number] = stream
-        runtime.apply_hold()
+        if stream.in_handler:
+            self.handler_streams += 1
+            runtime.apply_hold()
         if named:
             self._by_id[context.id] = stream
         context.when_cancelled = lambda _: self._cancelled(stream)
@@ -254,7 +258,10 @@ class Home:
 
     def _forget(self, stream: Opened) -> None:
         self.streams.pop(stream.number, None)
-        self.runtime.apply_hold()
+        if stream.in_handler:
+            stream.in_handler = False
+            self.handler_streams -= 1
+            self.runtime.apply_hold()
         if self._by_id.get(stream.context.id) is stream:
             del self._by_id[stream.context.id]
         stream.feed_batch.clear()

@@ -116,7 +116,9 @@ class Links:
                     self._answers.setdefault(peer.incarnation, []).append(answer)
                     await answer
         except TimeoutError:
-            return
+            # Not again for each item: it gets bytes from now on.
+            for handle in handles:
+                self.memory.mark(peer.incarnation, handle.segment, ok=False)
 
     def _attached(self, sender: int, m: Attached) -> None:
         self.memory.mark(sender, m.segment, m.ok)

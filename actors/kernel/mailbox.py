@@ -7,9 +7,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
+
+
+#: True in the task that runs a mailbox's handlers, and in tasks that those start.
+IN_HANDLER: ContextVar[bool] = ContextVar("callhome_in_handler", default=False)
+
+#: Hold back the data inbox: not, unless the running handler waits for it, or in any case.
+GO, HOLD, HOLD_ALL = range(3)
+
+#: Messages at which even a handler that waits has to go on waiting, until its own limit ends that.
+_LAST_BOUND = 65_536
 
 
 class Mailbox(Generic[_T]):
@@ -17,13 +28,15 @@ class Mailbox(Generic[_T]):
     have.
 
     What is read already is taken in beyond the bound (one burst at most): nothing is thrown away.
-    The control inbox is never held. Used by an actor, on its loop.
+    The control inbox is never held. While the running handler waits for a stream of its own, whose
+    items come by the same inbox, that goes on being read, up to a last bound of 65,536 messages.
+    Used by an actor, on its loop.
     """
 
-    def __init__(self, bound: int, hold: Callable[[bool], None]) -> None:
+    def __init__(self, bound: int, hold: Callable[[int], None]) -> None:
         self._bound = bound
         self._hold = hold
-        self._held = False
+        self._level = GO
         self._queue: deque[_T] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
@@ -38,9 +51,8 @@ class Mailbox(Generic[_T]):
     def put(self, item: _T) -> None:
         """Queue a message; holds the data inbox when the bound is reached."""
         self._queue.append(item)
-        if not self.room and not self._held:
-            self._held = True
-            self._hold(True)
+        if len(self._queue) >= self._bound:
+            self._set(HOLD_ALL if len(self._queue) >= _LAST_BOUND else HOLD)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -51,7 +63,11 @@ class Mailbox(Generic[_T]):
             await self._waiter
             self._waiter = None
         item = self._queue.popleft()
-        if self._held and len(self._queue) <= self._bound // 2:
-            self._held = False
-            self._hold(False)
+        if self._level and len(self._queue) <= self._bound // 2:
+            self._set(GO)
         return item
+
+    def _set(self, level: int) -> None:
+        if level != self._level:
+            self._level = level
+            self._hold(level)

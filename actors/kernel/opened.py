@@ -7,6 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from actors.kernel.mailbox import IN_HANDLER
 from actors.messages import FeedEnd, FeedItem, Open, Report
 from transport.bus.address import Address
 from transport.context import Context
@@ -48,6 +49,7 @@ class Opened:
         "feed_seq",
         "feed_waiter",
         "home",
+        "in_handler",
         "limits",
         "many",
         "number",
@@ -74,6 +76,7 @@ class Opened:
     ) -> None:
         self.home = home
         self.number = number
+        self.in_handler = IN_HANDLER.get()
         self.target = target
         self.via = via
         self.many = many

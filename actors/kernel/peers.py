@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from transport.bus.address import Address
 from transport.bus.port import Port
+from transport.bus.socket import BURST
 
 _SETTLE = 0.010
 _WAIT_REASON = 0.050
@@ -161,10 +162,12 @@ class Peers:
         if watch is None:
             return
         self._port.poll_control()
-        self._port.poll_data()
-        before, watch.seen = watch.seen, self._port.batches_in
+        drained = self._port.poll_data() < BURST
+        # Of this process only: others may go on sending all the time.
+        before, came = watch.seen, self._port.came
+        watch.seen = sum(came.get(each, 0) for each in watch.addresses)
         watch.rounds += 1
-        quiet = before == watch.seen or watch.rounds > _SETTLE_ROUNDS
+        quiet = (drained and before == watch.seen) or watch.rounds > _SETTLE_ROUNDS
         explained = all(each in self._reasons for each in watch.addresses)
         if quiet and (explained or self._loop.time() - watch.since >= _WAIT_REASON):
             if watch.fd >= 0:

@@ -4,6 +4,7 @@ stream.
 
 from __future__ import annotations
 
+import functools
 import typing
 from typing import Any, Protocol
 
@@ -44,7 +45,7 @@ def read_message(fields: Any, kind: Any) -> Any:
             f"{kind.__name__} has {len(kind._fields)} fields ({', '.join(kind._fields)}), "
             f"{len(fields)} came"
         )
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     for name, value in zip(kind._fields, fields, strict=False):
         expected = _PLAIN.get(hints.get(name))
         if expected is not None and type(value) not in expected:
@@ -53,6 +54,11 @@ def read_message(fields: Any, kind: Any) -> Any:
                 f"not {type(value).__name__}"
             )
     return kind(*fields)
+
+
+@functools.lru_cache(maxsize=1024)
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 _PLAIN: dict[Any, tuple[type, ...]] = {

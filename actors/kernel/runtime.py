@@ -16,6 +16,7 @@ from actors.config import Settings
 from actors.errors import ActorDead
 from actors.kernel.home import Home
 from actors.kernel.links import Links
+from actors.kernel.mailbox import GO, HOLD, HOLD_ALL
 from actors.kernel.peers import GONE, Peers, start_time
 from actors.messages import Bye, Down, Hello
 from transport.bus.address import Address
@@ -33,6 +34,10 @@ log = logging.getLogger("callhome")
 #: Period of the coarse timer in seconds: one for all streams of a process, since one an item would
 #: cost more than the item.
 TICK = 0.050
+#: Containers up to this size are looked into for what is too large to be packed.
+_FEW = 64
+_TEXT: frozenset[type] = frozenset({str})
+_TEXT_OR_BYTES: frozenset[type] = frozenset({str, bytes})
 
 _M = TypeVar("_M", bound=Message)
 
@@ -90,7 +95,7 @@ class Runtime:
         self.when_down: list[Callable[[Address, str], None]] = []
         self._payload_limit = self.settings.payload_limit
         self._serial = 0
-        self._want_hold = self._holds = False
+        self._want_hold, self._holds = GO, False
         self._ticking: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -143,38 +148,45 @@ class Runtime:
                 f"{self.address.name} is closed; use a client inside its 'async with' block"
             )
 
-    def hold_data(self, held: bool) -> None:
-        """Hold back the data inbox, or go on, for a full mailbox.
-
-        Never while streams opened here run: the handler that keeps the mailbox full may be waiting
-        for one.
-        """
-        self._want_hold = held
+    def hold_data(self, level: int) -> None:
+        """Hold back the data inbox, or go on, for a full mailbox; see ``actors.kernel.mailbox``."""
+        self._want_hold = level
         self.apply_hold()
 
     def apply_hold(self) -> None:
         """Streams came or went: hold the data inbox just when that is wanted and harmless."""
-        held = self._want_hold and not self.home.streams
+        level = self._want_hold
+        held = level == HOLD_ALL or (level == HOLD and not self.home.handler_streams)
         if held != self._holds:
             self._holds = held
             self.port.hold_data(held)
 
-    def encode(self, value: object, codec: str, native: bool, root: str) -> Encoded:
-        """Bytes and handles of a value. Raises EncodeError with the path inside ``root``,
-        FrameReleased.
+    def encode(
+        self, value: object, codec: str, native: bool, root: str, packed: bytes | None = None
+    ) -> Encoded:
+        """Bytes and handles of a value; ``packed`` as for ``encode_payload``.
+
+        Raises EncodeError with the path inside ``root``, FrameReleased.
         """
+        least = least_size(value, native)
+        if least > self._payload_limit:  # told before a copy of it is made
+            raise self._too_large(root, f"at least {least}")
         memory = self.links.memory
-        encoded = encode_payload(value, codec=codec, memory=memory, native=native, root=root)
+        encoded = encode_payload(
+            value, codec=codec, memory=memory, native=native, root=root, packed=packed
+        )
         if len(encoded.data) > self._payload_limit:
             for handle in encoded.handles:
                 memory.unexport(handle)
-            raise EncodeError(
-                f"{root}: {len(encoded.data)} bytes when encoded, {self._payload_limit} are "
-                "allowed; "
-                "send large arrays and buffers as such (they go through shared memory), split the "
-                "rest into several items, or raise payload_limit"
-            )
+            raise self._too_large(root, str(len(encoded.data)))
         return encoded
+
+    def _too_large(self, root: str, size: str) -> EncodeError:
+        return EncodeError(
+            f"{root}: {size} bytes when encoded, {self._payload_limit} are allowed; send large "
+            "arrays and buffers as such (they go through shared memory), split the rest into "
+            "several items, or raise payload_limit"
+        )
 
     def decode(self, payload: bytes, handles: list[Any], codec: str) -> Any:
         """The value of bytes and handles. Raises DecodeError, RemoteProtocolError, StaleHandle."""
@@ -249,3 +261,16 @@ class Runtime:
         self.links.close()
         if self._owns_bus:
             self.bus.close()
+
+
+def least_size(value: object, native: bool) -> int:
+    """Bytes that a value takes at least when encoded: its text and bytes, at the top and one level
+    below; with ``native`` without bytes, which may go through shared memory.
+    """
+    kinds = _TEXT if native else _TEXT_OR_BYTES
+    if isinstance(value, str | bytes):
+        return len(value) if type(value) in kinds else 0
+    if not isinstance(value, dict | list | tuple) or len(value) > _FEW:
+        return 0
+    inner = value.values() if isinstance(value, dict) else value
+    return sum([len(each) for each in inner if type(each) in kinds])

@@ -165,7 +165,7 @@ async def test_an_open_with_odd_fields_is_answered(tmp_path: Path) -> None:
         {"handles": [[1, 2, 3, 4, 5, 6, 7, 8]]},
         {"metadata": {"k": [1]}},
         {"many": True},
-        {"report": Report(1, 1, 1, 1, 1, 1, 1, [[1], [2, 3, 4, 5]])},
+        {"reports": [Report(1, 1, 1, 1, 1, 1, 1, [[1], [2, 3, 4, 5]])]},
     ]
     async with Cluster(node(Trace(tmp_path))) as cluster, cluster.client() as client:
         pid = client.ref(SLOW).address.pid

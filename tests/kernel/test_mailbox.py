@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from actors.kernel.mailbox import Mailbox
+from actors.kernel.mailbox import GO, HOLD, HOLD_ALL, Mailbox
 
 
-def box(bound: int) -> tuple[Mailbox[int], list[bool]]:
-    held: list[bool] = []
+def box(bound: int) -> tuple[Mailbox[int], list[int]]:
+    held: list[int] = []
     return Mailbox(bound, held.append), held
 
 
@@ -72,3 +72,14 @@ async def test_a_burst_beyond_the_bound_is_kept_and_holds_once() -> None:
     for number in range(4):
         mailbox.put(number)
     assert held == [True, False, True]
+
+
+async def test_the_last_bound_holds_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.kernel.mailbox._LAST_BOUND", 6)
+    mailbox, held = box(2)
+    for number in range(8):
+        mailbox.put(number)
+    assert held == [HOLD, HOLD_ALL]
+    for _ in range(7):
+        await mailbox.get()
+    assert held == [HOLD, HOLD_ALL, GO]

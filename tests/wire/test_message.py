@@ -277,3 +277,14 @@ def test_messages_of_an_older_sender_keep_their_meaning() -> None:
     tag = wire._tags[known.Report]
     (got,) = BatchReader().unpack(raw([tag, 1, 2, 3, 4, 5, 6, 7]))[1]
     assert got == known.Report(1, 2, 3, 4, 5, 6, 7)
+
+
+def test_one_bad_message_does_not_take_the_others_with_it() -> None:
+    good, late = known.Credit(1, 2, 3), known.Credit(4, 5, 6)
+    batch = BatchWriter(7).pack([good, late])
+    middle = msgpack.packb([16, 1, "two", 3]) + msgpack.packb([9999]) + msgpack.packb("no message")
+    at = len(BatchWriter(7).pack([good]))
+    sender, messages, faults = BatchReader().read(batch[:at] + middle + batch[at:])
+    assert (sender, messages) == (7, [good, late])
+    assert len(faults) == 3
+    assert BatchReader().read(batch[:-1])[1] == []

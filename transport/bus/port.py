@@ -74,6 +74,8 @@ class Port:
         self._writer = BatchWriter(address.incarnation)
         self._boxes: dict[tuple[int, bool], Outbox] = {}
         self._dirty: list[Outbox] = []
+        #: Batches that came, by sender.
+        self.came: dict[int, int] = {}
         self._flush_planned = self._hurried = self._bursting = self._closed = False
         self._quiet = True
         self._counted = 0
@@ -115,12 +117,11 @@ class Port:
 
     def _batch(self, batch: bytes, reader: BatchReader) -> None:
         self.batches_in += 1
-        try:
-            sender, messages = reader.unpack(batch)
-        except RemoteProtocolError as error:
+        sender, messages, faults = reader.read(batch)
+        for fault in faults:
             self.unreadable += 1
-            log.warning("%s dropped a batch of %d bytes: %s", self.address, len(batch), error)
-            return
+            log.warning("%s dropped what it cannot read: %s", self.address, fault)
+        self.came[sender] = self.came.get(sender, 0) + 1
         self._hand_over(sender, messages)
 
     def _hand_over(self, sender: int, messages: list[Message]) -> None:
@@ -215,7 +216,7 @@ class Port:
 
     def peers(self) -> list[Address]:
         """Everybody that something was sent to and who is not known to be dead."""
-        return list({box.address.incarnation: box.address for box in self._boxes.values()}.values())
+        return list({box.address for box in self._boxes.values()})
 
     def _open(self, to: Address, control: bool) -> Outbox:
         box = Outbox(to, control)
@@ -255,8 +256,11 @@ class Port:
 
     def flush(self) -> None:
         """Send what is queued, one batch a peer and lane."""
-        self._flush_planned = self._hurried = False
-        self._flush_queued()
+        try:
+            self._flush_queued()
+        finally:
+            # Only now: what the collectors queue leaves with this flush.
+            self._flush_planned = self._hurried = False
         self._quiet = self.messages_out - self._counted <= _FEW
         self._counted = self.messages_out
 
@@ -354,6 +358,7 @@ class Port:
     def forget(self, incarnation: int) -> None:
         """A peer is dead: close its outboxes and send it nothing more."""
         self._dead[incarnation] = None
+        self.came.pop(incarnation, None)
         if len(self._dead) > _DEAD_KEPT:
             self._dead.popitem(last=False)
         for control in (False, True):

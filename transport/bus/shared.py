@@ -29,7 +29,7 @@ class Bus:
 
 
 class PortStatistics(NamedTuple):
-    """A port's counters: batches and messages each way, and batches that could not be read."""
+    """A port's counters: batches and messages each way, and what could not be read."""
 
     batches_in: int
     messages_in: int

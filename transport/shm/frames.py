@@ -20,7 +20,13 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from transport.errors import EncodeError, FrameReleased, LocalProtocolError, RemoteProtocolError
+from transport.errors import (
+    EncodeError,
+    FrameReleased,
+    LocalProtocolError,
+    RemoteProtocolError,
+    shown,
+)
 from transport.shm.arena import NOBODY, Arena
 from transport.wire.handle import MAX_DTYPE, Handle
 
@@ -229,11 +235,16 @@ class Frames:
         """A frame to write in place: it reaches a reader on this node without any copy.
 
         Its first contents are arbitrary. Raises MemoryExhausted when the arena is full, EncodeError
-        for a dtype that cannot be shared, LocalProtocolError for a shape that is none.
+        for a dtype that cannot be shared, LocalProtocolError for a shape or dtype that is none.
         """
         import numpy as np
 
-        kind = np.dtype(dtype)
+        try:
+            kind = np.dtype(dtype)
+        except (TypeError, ValueError, SyntaxError) as error:
+            raise LocalProtocolError(
+                f"a frame's dtype is one of numpy's, such as 'uint8', not {shown(str(dtype))}"
+            ) from error
         text = dtype_text(kind)
         lengths = _lengths(shape)
         size = math.prod(lengths) * kind.itemsize

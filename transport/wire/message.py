@@ -29,6 +29,8 @@ _NONE = type(None)
 _NIL = b"\xc0"
 #: Up to this size a copy of a batch is cheaper than a second call.
 _LARGE = 16_384
+#: A packer or unpacker that had to grow beyond this, in bytes, is not kept: it would never shrink.
+_KEPT = 16 << 20
 _BYTES = frozenset([bytes])
 
 
@@ -154,8 +156,12 @@ class BatchWriter:
     """Packs messages for one sender; owned by a port, used on its loop only."""
 
     def __init__(self, sender: int) -> None:
-        self._packer = msgpack.Packer(autoreset=False, use_bin_type=True)
+        self._packer = self._fresh()
         self._sender = sender
+
+    @staticmethod
+    def _fresh() -> msgpack.Packer:
+        return msgpack.Packer(autoreset=False, use_bin_type=True)
 
     def pack(self, messages: Sequence[Message]) -> bytes:
         """One batch; raises LocalProtocolError when a message is not registered or a field is
@@ -183,6 +189,8 @@ class BatchWriter:
             for each in messages:
                 packer.pack((_tags[type(each)], *each))
             batch: bytes = packer.bytes()
+            if len(batch) > _KEPT and packer is self._packer:
+                self._packer = self._fresh()
             return batch
         except KeyError as error:
             raise LocalProtocolError(f"{error.args[0]!r} is no registered message") from None
@@ -205,9 +213,36 @@ class BatchReader:
         )
 
     def unpack(self, batch: bytes) -> tuple[int, list[Message]]:
-        """The sender's incarnation and the messages; raises RemoteProtocolError and forgets the
-        rest.
+        """The sender's incarnation and the messages.
+
+        Raises RemoteProtocolError when anything in it is wrong; ``read`` takes the rest.
         """
+        objects = self._objects(batch)
+        build = self._build
+        return objects[0], [build(values) for values in objects[1:]]
+
+    def read(self, batch: bytes) -> tuple[int, list[Message], list[RemoteProtocolError]]:
+        """The sender, the messages that mean something, and what is wrong with the rest.
+
+        One bad message does not take with it what its batch carries for other streams.
+        """
+        try:
+            return *self.unpack(batch), []
+        except RemoteProtocolError as fault:
+            try:
+                objects = self._objects(batch)
+            except RemoteProtocolError:
+                return 0, [], [fault]
+        messages: list[Message] = []
+        faults: list[RemoteProtocolError] = []
+        for values in objects[1:]:
+            try:
+                messages.append(self._build(values))
+            except RemoteProtocolError as fault:
+                faults.append(fault)
+        return objects[0], messages, faults
+
+    def _objects(self, batch: bytes) -> list[Any]:
         unpacker = self._unpacker
         try:
             # msgpack waits for more when bytes are cut off; a nil behind the batch tells a cut from
@@ -218,12 +253,13 @@ class BatchReader:
                 unpacker.feed(batch)
                 unpacker.feed(_NIL)
             objects = list(unpacker)
+            if len(batch) > _KEPT:
+                self._unpacker = self._fresh()
             if not objects or objects.pop() is not None:
                 raise RemoteProtocolError("a batch ends inside a message")
             if not objects or type(objects[0]) is not int:
                 raise RemoteProtocolError("a batch does not begin with its sender's incarnation")
-            build = self._build
-            return objects[0], [build(values) for values in objects[1:]]
+            return objects
         except RemoteProtocolError:
             self._unpacker = self._fresh()
             raise

@@ -115,6 +115,16 @@ def _take() -> _Quick:
         return _Quick()
 
 
+def _give_back(quick: _Quick, size: int) -> None:
+    """Keep a packer for the next pass, unless its buffer has grown for ``size`` bytes."""
+    if size <= _KEPT_BYTES:
+        _pool.append(quick)
+    else:
+        # Packer and hook hold each other: the buffer would stay until the collector comes by, which
+        # it does by the number of objects and not by their size.
+        del quick.pack
+
+
 def pack_plain(value: object) -> bytes | None:
     """The bytes of a plain value, or None when it takes the careful pass to judge it.
 
@@ -126,12 +136,12 @@ def pack_plain(value: object) -> bytes | None:
     try:
         data = quick.pack(value)
     except Exception:
-        return None  # this packer may hold half a value: it is not used again
+        del quick.pack  # this packer may hold half a value: it is not used again
+        return None
     size = len(data)
     if (size > MAX_DEPTH or data.translate(None, _NO_STRAY)) and not _is_clean(value, quick.hooked):
         data = None  # type: ignore[assignment]
-    if size <= _KEPT_BYTES:  # otherwise its buffer has grown; let it go
-        _pool.append(quick)
+    _give_back(quick, size)
     return data
 
 
@@ -156,8 +166,7 @@ def pack_careful(value: object, export: Export | None, root: str) -> bytes:
         raise EncodeError(f"{root}: the call stack has no room left to encode it") from error
     except Exception as error:
         raise EncodeError(f"{root}: cannot be packed: {type(error).__name__}: {error}") from error
-    if len(data) <= _KEPT_BYTES:
-        _pool.append(quick)
+    _give_back(quick, len(data))
     return data
 
 
