@@ -114,7 +114,7 @@ class Serving:
         if key in self.streams:
             # Two turns later, so that a handler that ends at once needs no Accept at all.
             if not self._unaccepted:
-                self._loop.call_soon(self._accept_late)
+                self._loop.call_soon(self._loop.call_soon, self._accept_late)
             self._unaccepted.append(stream)
 
     def _accept_late(self) -> None:
@@ -137,7 +137,7 @@ class Serving:
         self._dirty.append(stream)
         if stream.accepted:
             self.runtime.port.plan_flush()
-        # Otherwise _accept_late is on its way in this tick, unless the End comes first: both flush.
+        # Otherwise _accept_late is on its way, unless the End comes first: both flush.
 
     def collect(self, stream: Served) -> None:
         """Queue a stream's gathered items now, so that what follows stays behind them."""
