@@ -74,6 +74,14 @@ def _private(path: str) -> None:
         os.chmod(path, 0o700)
 
 
+def _trusted(root: str) -> None:
+    """Raises SpecError when the run folder belongs to somebody who could exchange what is in it."""
+    if os.stat(root).st_uid not in (os.geteuid(), 0):
+        raise SpecError(
+            f"run folder {root!r} belongs to another user; set CALLHOME_RUN to a folder of your own"
+        )
+
+
 class Claim:
     """The right to run a node in ``folder``, as long as the locked descriptor ``fd`` is open
     somewhere.
@@ -87,6 +95,7 @@ class Claim:
         self.fd = -1
         try:
             os.makedirs(root, 0o700, exist_ok=True)
+            _trusted(root)
         except OSError as error:
             raise self._cannot(error) from error
         for _ in range(_ATTEMPTS):

@@ -24,6 +24,7 @@ from actors.cluster.folder import (
 )
 from actors.errors import NameTaken, SpecError
 from actors.kernel.peers import start_time
+from tests.waiting import require_root
 from transport.bus.address import Address
 
 
@@ -166,3 +167,11 @@ def test_live_nodes_lists_only_the_living(root: str, claim: Claim) -> None:
 def test_missing_root_has_no_nodes(root: str) -> None:
     assert folders(root) == []
     assert live_nodes(root) == []
+
+
+def test_a_run_folder_of_somebody_else_is_refused(root: str) -> None:
+    require_root("a folder of another user takes root to make")
+    os.makedirs(root, exist_ok=True)
+    os.chown(root, 65534, 65534)
+    with pytest.raises(SpecError, match="belongs to another user"):
+        Claim(root, "demo", "a")
