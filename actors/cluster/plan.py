@@ -129,7 +129,7 @@ def children(
                 env={} if isinstance(spec, RouterSpec) else dict(spec.env),
                 stage=STAGES[instance.role],
                 stop=STOPS[instance.role],
-                restart="on-failure" if isinstance(spec, RouterSpec) else spec.restart,
+                restart=spec.restart,
                 intensity=Intensity(settings.max_restarts, settings.restart_period),
                 start_timeout=settings.start_timeout,
                 grace=settings.stop_grace,

@@ -88,16 +88,21 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RouterSpec(_Checked):
-    """A router actor: chooses a worker for each stream by ``policy``."""
+    """A router actor: chooses a worker for each stream by ``policy``.
+
+    It is started again however it ends: without it the node has no door.
+    """
 
     policy: Policy = "least_loaded"
     name: str = "router"
+    restart: Restart = "always"
     place: Place = "process"
     cpus: Sequence[int] | None = None
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
         "policy": one_of("least_loaded", "round_robin", "random"),
         "name": SOCKET_NAME,
+        "restart": _RESTART,
         "place": _PLACE,
         "cpus": rules.optional(rules.cpus),
     }

@@ -12,6 +12,7 @@ from actors.discovery.base import Change, Discovery
 from actors.errors import ActorDead, NoWorkers
 from actors.messages import Added, Record, Removed, Snapshot
 from transport.bus.address import Address
+from transport.errors import shown
 
 
 class NodeLookup:
@@ -59,7 +60,7 @@ class NodeLookup:
         if record is None:
             known = ", ".join(sorted(self._actors)) or "none"
             raise ActorDead(
-                f"no actor {name!r} is alive on this node (alive: {known}); "
+                f"no actor {shown(name)} is alive on this node (alive: {known}); "
                 "check the name, or try again after its restart"
             )
         return record.address
@@ -72,7 +73,7 @@ class NodeLookup:
         near = self._near
         if not near:
             raise NoWorkers(
-                f"{target}: no router is alive on this node; "
+                f"{shown(target)}: no router is alive on this node; "
                 "add a RouterSpec to its NodeSpec, or try again after its restart"
             )
         self._turn += 1

@@ -212,7 +212,8 @@ class Actor:
         """An ask, or a stream, from somebody's Ref."""
         handler = self._handlers.get(stream.open.target)
         if handler is None:
-            text = f"{self.name} handles no {shown(stream.open.target)}; it handles {self.handled()}"
+            what = shown(stream.open.target)
+            text = f"{self.name} handles no {what}; it handles {self.handled()}"
             self._serving.end(stream, Unsupported(text))
         elif stream.open.many:
             self._serving.end(stream, Unsupported(f"{self.name} takes no stream of requests"))

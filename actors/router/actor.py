@@ -16,7 +16,10 @@ from actors.router.local import LocalDispatch
 from actors.router.occupancy import Carried, Occupancy
 from actors.router.policy import POLICIES, Policy
 from transport.bus.address import Address
-from transport.errors import to_wire
+from transport.errors import shown, to_wire
+
+#: Longest name, in characters, that a known endpoint could be meant by.
+_LONGEST = 256
 
 
 class RouterActor(Actor):
@@ -133,12 +136,13 @@ class RouterActor(Actor):
         known = sorted(endpoint for endpoint, workers in self._serving_now.items() if workers)
         if target in self._serving_now:
             return NoWorkers(
-                f"no worker of endpoint {target!r} is alive; wait for a restart (see callhome ps)"
+                f"no worker of endpoint {shown(target)} is alive; "
+                "wait for a restart (see callhome ps)"
             )
-        near = get_close_matches(target, known, n=1)
+        near = get_close_matches(target[:_LONGEST], known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return NoWorkers(
-            f"endpoint {target!r} is unknown here{hint} (served: {', '.join(known) or 'none'})"
+            f"endpoint {shown(target)} is unknown here{hint} (served: {', '.join(known) or 'none'})"
         )
 
     def _refuse(self, m: Open, error: CallHomeError) -> None:

@@ -8,7 +8,7 @@ import signal
 import stat
 from pathlib import Path
 
-from actors import ActorSpec, Client, Cluster, EngineSpec, NodeSpec, Settings
+from actors import ActorSpec, Client, Cluster, EngineSpec, NodeSpec, RouterSpec, Settings
 from actors.cluster.folder import NodeInfo, read_info
 from actors.cluster.node import Ps
 from actors.discovery.base import Change
@@ -207,3 +207,25 @@ async def test_sockets_of_a_restart_that_failed_go_too(tmp_path: Path) -> None:
 def sockets(folder: str) -> set[str]:
     """Names of the socket files in a run folder."""
     return {name for name in os.listdir(folder) if name.endswith((".d", ".c"))}
+
+
+async def test_a_router_that_is_asked_to_end_comes_back() -> None:
+    async with Cluster(NodeSpec(engines=[ECHO])) as cluster, cluster.client() as client:
+        first = client.ref("router").address
+        os.kill(first.pid, signal.SIGTERM)
+        await wait_until(lambda: any(a.name == "router" and a != first for a in alive(client)))
+        await wait_until(lambda: first not in alive(client))
+        assert await client.call("test.echo.one", 1, timeout=5.0) == 1
+        row = (await client.ref("node").ask(Ps()))[0]
+        assert (row["name"], row["state"], row["restarts"]) == ("router", "up", 1)
+
+
+async def test_a_router_s_restart_is_its_spec_s() -> None:
+    spec = NodeSpec(routers=[RouterSpec(restart="on-failure")], engines=[ECHO])
+    async with Cluster(spec) as cluster, cluster.client() as client:
+        os.kill(client.ref("router").address.pid, signal.SIGTERM)
+
+        async def ended() -> bool:
+            return bool((await client.ref("node").ask(Ps()))[0]["state"] == "ended")
+
+        await wait_until(ended)

@@ -104,6 +104,17 @@ async def test_an_unknown_endpoint_is_named_with_its_nearest_neighbour() -> None
                 await client.call(wrong, {})
 
 
+async def test_a_huge_name_does_not_come_back_whole() -> None:
+    async with Cluster(good(STEADY)) as cluster, cluster.client() as client, beside(client):
+        for huge in ("x." * 50_000, "x" * 100_000):
+            with at_once(), pytest.raises(NoWorkers, match=r"'x[x.]{99}…' is unknown") as caught:
+                await client.call(huge, {})
+            assert len(str(caught.value)) < 400
+        with at_once(), pytest.raises(ActorDead, match=r"'x{100}…' is alive") as dead:
+            await client.ref("x" * 100_000).ask(Work(1, 0.0))
+        assert len(str(dead.value)) < 400
+
+
 async def test_the_wrong_way_to_call_an_endpoint_is_named() -> None:
     async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
         with at_once(), pytest.raises(Unsupported, match=r"stream of requests: use open\(\)"):

@@ -91,6 +91,14 @@ def test_what_is_no_shape_is_refused(memory: Memory, shape: Any) -> None:
     assert slots(memory) == 0
 
 
+@pytest.mark.parametrize("dtype", ["foo", "u1;", {"a": 1}, 7, ("u1", -1), "x" * 100_000])
+def test_what_is_no_dtype_is_refused(memory: Memory, dtype: Any) -> None:
+    with pytest.raises(LocalProtocolError, match="dtype is one of numpy's") as caught:
+        memory.frames.new(3, dtype)
+    assert len(str(caught.value)) < 200
+    assert slots(memory) == 0
+
+
 def test_copying_keeps_values_shape_and_dtype(memory: Memory) -> None:
     source = np.arange(24, dtype=">i4").reshape(4, 6)[::2, ::-1].T
     frame = memory.frames.copy(source)
