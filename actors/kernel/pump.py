@@ -98,7 +98,9 @@ class Pump:
             data = pack_plain(item) if plain else None
             if data is None or len(data) > _SMALL:
                 try:
-                    encoded = item if type(item) is Encoded else encode(item, codec, native, "item")
+                    encoded = (
+                        item if type(item) is Encoded else encode(item, codec, native, "item", data)
+                    )
                 except CallHomeError as failure:
                     return failure
                 # The next item is most likely of the same kind as this one.

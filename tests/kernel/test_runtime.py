@@ -1,0 +1,50 @@
+"""What a runtime does with values before they are packed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.config import Settings
+from actors.errors import EncodeError
+from actors.kernel.runtime import Runtime, least_size
+
+
+@pytest.mark.parametrize(
+    ("value", "native", "other"),
+    [
+        ("abc", 3, 3),
+        (b"abcd", 0, 4),
+        ({"a": "12", "b": b"345", "c": [1, "678"]}, 2, 5),
+        (("12", b"345"), 2, 5),
+        (["x"] * 65, 0, 0),
+        (bytearray(9), 0, 0),
+        (7, 0, 0),
+        (None, 0, 0),
+    ],
+)
+def test_what_a_value_takes_at_least(value: Any, native: int, other: int) -> None:
+    assert least_size(value, native=True) == native
+    assert least_size(value, native=False) == other
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "json"])
+async def test_a_value_beyond_the_limit_is_refused_before_its_frames_are_handed_on(
+    tmp_path: Path, codec: str
+) -> None:
+    runtime = Runtime(run=str(tmp_path), name="a", settings=Settings(payload_limit=65_536))
+    try:
+        frame = runtime.memory.frames.new(4, "uint8")
+        with pytest.raises(EncodeError, match=r"request: at least 70000 bytes.*65536 are allowed"):
+            runtime.encode({"text": "x" * 70_000, "f": frame}, codec, True, "request")
+        frame.array[:] = 1  # still ours
+        frame.release()
+        with pytest.raises(EncodeError, match=r"item: 70\d\d\d bytes when encoded, 65536"):
+            runtime.encode([[["x" * 70_000]]], codec, True, "item")
+        big = runtime.encode({"blob": bytes(70_000)}, codec, True, "item")
+        assert len(big.handles) == 1  # beside the data, so it does not count
+        runtime.memory.unexport(big.handles[0])
+    finally:
+        runtime.close()
