@@ -47,6 +47,7 @@ def test_the_main_job_from_elsewhere(tmp_path: Path) -> None:
             "counter",
             ["total: 3", "[3, 4, 5, 6]", "exit code 3", "anew: 5", "process: True"],
         ),
+        ("adapter", ["words: ['ONE', 'TWO', 'STOP']", "frame: Unsupported: demo.lines.shout has"]),
         ("frames", ["largest 7", "twice: FrameReleased", "'writeable': False", "right: True"]),
     ],
 )

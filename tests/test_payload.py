@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actors.cluster.entry import load_target
 from tests.roads import MIB, ROADS, Link, check_array, opened
 from transport.errors import (
     EncodeError,
@@ -287,7 +288,7 @@ UPPER = Upper()
 
 def test_adapters_by_name() -> None:
     for target in ("tests.test_payload:Upper", "tests.test_payload:UPPER"):
-        adapter = load_adapter(target)
+        adapter = load_adapter(target, load_target)
         assert adapter.decode(b"a") == "a"
         assert adapter.encode("last") == (b"LAST", False, True)
 
@@ -298,14 +299,14 @@ def test_adapters_by_name() -> None:
         ("tests.test_payload", "module:attribute"),
         (":x", "module:attribute"),
         ("tests.nothing:x", "ModuleNotFoundError"),
-        ("tests.test_payload:nothing", "AttributeError"),
+        ("tests.test_payload:nothing", "has no 'nothing'"),
         ("tests.test_payload:Link", "TypeError"),
         ("tests.test_payload:SIZES", "no method 'decode'"),
     ],
 )
 def test_adapters_that_are_none(target: str, reason: str) -> None:
     with pytest.raises(LocalProtocolError, match=reason):
-        load_adapter(target)
+        load_adapter(target, load_target)
 
 
 def test_the_import_brings_no_numpy() -> None:

@@ -10,9 +10,8 @@ numpy is imported when the first array is met, so that a process without arrays 
 
 from __future__ import annotations
 
-import importlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -360,7 +359,8 @@ def _near(opaque: Opaque) -> object:
 class PayloadAdapter(Protocol):
     """Speaks the payloads of peers that are not ours; ``EngineSpec(adapter=…)`` names one.
 
-    An engine calls it instead of the codec. What its methods raise ends the stream as an error.
+    An engine calls it instead of the codec. What its methods raise ends the stream as an error. It
+    gets bytes and nothing that goes through shared memory: that is refused with Unsupported.
     """
 
     def decode(self, data: bytes) -> Any:
@@ -370,18 +370,17 @@ class PayloadAdapter(Protocol):
         """Bytes of an item, whether it is an error, and whether the stream ends with it."""
 
 
-def load_adapter(target: str) -> PayloadAdapter:
-    """The adapter at ``"module:attribute"``; a class is instantiated without arguments.
+def load_adapter(target: str, find: Callable[[str], Any]) -> PayloadAdapter:
+    """The adapter that ``find`` knows as ``"module:attribute"``; a class is instantiated without
+    arguments.
 
     Raises LocalProtocolError naming what is wrong with the target.
     """
-    module, separator, path = target.partition(":")
-    if not (separator and module and path):
+    module, _, path = target.rpartition(":")
+    if not (module and path):
         raise LocalProtocolError(f"adapter {target!r} is not of the form 'module:attribute'")
     try:
-        found: Any = importlib.import_module(module)
-        for name in path.split("."):
-            found = getattr(found, name)
+        found = find(target)
         adapter = found() if isinstance(found, type) else found
     except Exception as error:
         raise LocalProtocolError(

@@ -26,6 +26,7 @@ from actors.kernel.runtime import Runtime
 from actors.kernel.stage import StageError
 from transport.bus.address import Address
 from transport.bus.port import Bus
+from transport.payload import load_adapter
 
 Ready = Callable[[Address, dict[str, Any]], None]
 Progress = Callable[[str], None]
@@ -89,6 +90,8 @@ def make_actor(spec: dict[str, Any]) -> Actor:
             return RouterActor(policy=spec.get("policy", "least_loaded"))
     with _stage("import"):
         target = load_target(spec["class"])
+        named = spec.get("adapter")
+        adapter = load_adapter(named, load_target) if named else None
     with _stage("constructor"):
         if role == "engine":
             from actors.engine.actor import EngineActor
@@ -99,7 +102,7 @@ def make_actor(spec: dict[str, Any]) -> Actor:
                 spec["endpoint"],
                 spec["capacity"],
                 spec["queue"],
-                spec.get("adapter"),
+                adapter,
             )
         if not (isinstance(target, type) and issubclass(target, Actor)):
             raise SpecError(

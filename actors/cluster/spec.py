@@ -114,9 +114,9 @@ class EngineSpec(_Checked):
 
     ``capacity`` is the number of streams that a replica handles at once, ``queue`` the number that
     may wait for a place; one more is refused with ``Overloaded``. ``args`` go to the constructor as
-    keywords. ``adapter`` turns foreign payloads into requests and items into payloads. Processes
-    get ``env`` on top of the launcher's environment and run on ``cpus``. Without a ``name`` they
-    are called as the endpoint.
+    keywords. ``adapter`` (see ``PayloadAdapter``) reads and writes payloads in place of the codec;
+    it takes no frames and nothing else from shared memory. Processes get ``env`` on top of the
+    launcher's environment and run on ``cpus``. Without a ``name`` they are called as the endpoint.
     """
 
     endpoint: str

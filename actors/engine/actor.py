@@ -15,7 +15,7 @@ from actors.kernel.actor import Actor
 from actors.kernel.served import Served
 from actors.messages import Open, Report, Subscribe
 from transport.bus.address import Address
-from transport.payload import PayloadAdapter, load_adapter
+from transport.payload import PayloadAdapter
 
 #: Reports go out at most this often, in seconds; the End of each stream carries one anyway.
 _REPORT_EVERY = 0.005
@@ -48,13 +48,13 @@ class EngineActor(Actor):
         endpoint: str,
         capacity: int,
         queue: int,
-        adapter: str | None,
+        adapter: PayloadAdapter | None,
     ) -> None:
         self.endpoint = endpoint
         self.capacity = capacity
         self.queue = queue
         self.handler = Handler(target, args)
-        self._adapter: PayloadAdapter | None = load_adapter(adapter) if adapter else None
+        self._adapter = adapter
         self._waiting: OrderedDict[tuple[int, int], Served] = OrderedDict()
         self._in_flight = 0
         self._accounts: dict[int, _Account] = {}

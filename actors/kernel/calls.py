@@ -139,7 +139,9 @@ class Caller:
         ``timeout`` is in seconds; None means no limit, the default is ``call_timeout`` of the
         settings. Raises Cancelled when it was stopped or killed, DeadlineExceeded, NoWorkers,
         Overloaded, EngineError, EncodeError, PeerLost and what else ``actors.errors`` lists;
-        RemoteProtocolError when the engine gives no answer or several.
+        RemoteProtocolError when the engine gives no answer or several. A Frame in the request is
+        handed on, whatever comes of it: another attempt, after an error with ``retry``, takes a new
+        one.
         """
         limit = self.runtime.settings.call_timeout if timeout is DEFAULT else timeout
         sent = self._request(endpoint, False, limit, metadata, request_id, codec)

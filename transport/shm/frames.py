@@ -113,8 +113,9 @@ class Frame:
     Made by ``Frames.new`` and ``Frames.copy``, or received. ``array`` can be written by its maker
     until the frame is handed on (yielded or sent), and never by a reader. Handing on happens once:
     after it the frame is the reader's, ``array`` is read-only, and views of it that were taken
-    before must not be written. A frame that is dropped without being handed on gives its memory
-    back; memory stays put for as long as any view of it lives.
+    before must not be written. It stays so when the request then fails: its memory comes back, the
+    frame does not, so trying again takes a new one. A frame that is dropped without being handed on
+    gives its memory back; memory stays put for as long as any view of it lives.
 
     ``with frame:`` releases it at the end of the block, unless it was handed on, and never raises.
     """
