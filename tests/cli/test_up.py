@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,15 @@ def test_the_example_comes_up_on_its_cores_and_is_stopped(tool: Tool, tmp_path: 
     assert_nothing_left(tool)
 
 
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    """A closed terminal counts here, also when the tests themselves run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_one_signal_stops_in_order(tool: Tool, tmp_path: Path, number: int) -> None:
     with up(tool, tmp_path / "log", write_spec(tmp_path, same="same")) as running:
