@@ -18,6 +18,7 @@ from collections.abc import Callable
 from transport.bus.address import Address
 from transport.bus.port import Port
 from transport.bus.socket import BURST
+from transport.shm.segment import start_time as start_time
 
 _SETTLE = 0.010
 _WAIT_REASON = 0.050
@@ -28,17 +29,6 @@ _KEPT = 4096
 GONE = "its process is gone"
 
 OnDown = Callable[[Address, str], None]
-
-
-def start_time(pid: int) -> int:
-    """Start time of a process in clock ticks since boot; 0 when it is gone or a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    # A zombie has ended; where pid 1 does not reap it may stay one for good.
-    return 0 if fields[0] in ("Z", "X") else int(fields[19])
 
 
 def alive(address: Address) -> bool:

@@ -181,5 +181,4 @@ def test_a_refused_open_says_what_to_do(own: Segment, monkeypatch: pytest.Monkey
 
 def test_start_time_tells_processes_apart() -> None:
     assert start_time(os.getpid()) == start_time(os.getpid()) > 0
-    with pytest.raises(OSError, match="4194305"):
-        start_time(4194305)
+    assert start_time(4194305) == 0  # nobody has it

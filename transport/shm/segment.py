@@ -244,9 +244,11 @@ def _failed(announced: Announcement, cause: str, advice: str) -> AttachFailed:
 
 
 def start_time(pid: int) -> int:
-    """Clock ticks from boot to the start of a process.
-
-    Raises OSError when there is none with this pid.
-    """
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
+    """Start time of a process in clock ticks since boot; 0 when it is gone or a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    # A zombie has ended; where pid 1 does not reap it may stay one for good.
+    return 0 if fields[0] in ("Z", "X") else int(fields[19])
