@@ -26,7 +26,7 @@ from transport.bus.address import MAX_PATH
 DISTRIBUTION: Final = "callhome"
 #: The lowest versions, as in setup.cfg (a test compares them).
 PYTHON: Final = "3.11"
-FLOORS: Final = {"pyzmq": "25.1", "msgpack": "1.0.5", "numpy": "1.26", "psutil": "5.9.4"}
+FLOORS: Final = {"pyzmq": "25.1", "msgpack": "1.2.4", "numpy": "1.26", "psutil": "5.9.4"}
 #: Longest tail of a socket path that specs commonly lead to: cluster, node, actor, incarnation.
 _TAIL: Final = len("/cluster/a/demo.shout.generate-0.ffffffffffffffff.d")
 _FEW_FILES: Final = 1024
