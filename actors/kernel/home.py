@@ -292,7 +292,7 @@ class Home:
             stream, kind(self.runtime.address.incarnation, stream.number, context.reason)
         )
         if context.killed:
-            self._drop_queue(stream)
+            self.runtime.drop_items(stream.queue)
             stream.error = stream.error or Cancelled(f"{stream.target}: {context.reason}")
             self._forget(stream)
 
@@ -302,12 +302,6 @@ class Home:
         else:
             self.runtime.port.send(stream.peer, message, control=True)
         self.runtime.port.flush()  # a cancel does not wait for the tick's end
-
-    def _drop_queue(self, stream: Opened) -> None:
-        for each in stream.queue:
-            if not isinstance(each, bytes):
-                self.runtime.drop(each[1])
-        stream.queue.clear()
 
     def _lost(self, sender: int, m: Lost) -> None:
         """A router says that the worker it chose died; its Accept may still stand in our inbox."""

@@ -189,10 +189,7 @@ class DuplexStream(ResponseStream):
 
 def drop_queue(runtime: Runtime, stream: Opened) -> None:
     """Return the leases of items that nobody will take."""
-    for queued in stream.queue:
-        if not isinstance(queued, bytes):
-            runtime.drop(queued[1])
-    stream.queue.clear()
+    runtime.drop_items(stream.queue)
 
 
 def _abandon(sent: Request, stream: Opened) -> None:

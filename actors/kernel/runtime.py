@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -210,6 +211,13 @@ class Runtime:
         """Return the leases of handles that nobody will look at."""
         if handles:
             self.links.drop(handles)
+
+    def drop_items(self, queue: deque[bytes | tuple[bytes, list[Any], int]]) -> None:
+        """Empty a queue of items that nobody will take; the leases in them go back."""
+        for each in queue:
+            if not isinstance(each, bytes):
+                self.drop(each[1])
+        queue.clear()
 
     def plan_tick(self) -> None:
         """Run the coarse timer as long as streams have limits to watch."""

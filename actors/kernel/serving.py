@@ -187,7 +187,11 @@ class Serving:
         if stream is None:
             self.runtime.drop(m.handles)
             return
-        self.runtime.expect(m.handles)
+        try:
+            self.runtime.expect(m.handles)
+        except RemoteProtocolError as error:
+            self.break_feed(stream, error)  # counted already: without it the request is not whole
+            return
         stream.feed_queue.append((m.payload, m.handles, m.size))
         stream.wake_feed()
 
@@ -270,10 +274,7 @@ class Serving:
 
     def drop_feed(self, stream: Served) -> None:
         """Give back what request items hold that nobody will take."""
-        for each in stream.feed_queue:
-            if not isinstance(each, bytes):
-                self.runtime.drop(each[1])
-        stream.feed_queue.clear()
+        self.runtime.drop_items(stream.feed_queue)
 
     def end(self, stream: Served, error: BaseException | None = None) -> None:
         """The handler has ended, or the stream never starts: tell the home unless it killed the

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actors import Client, Cluster, ResponseStream
+from actors import Client, Cluster, NodeSpec, ResponseStream
 from actors.errors import CallHomeError, ConnectionLost, EngineError, RemoteProtocolError
 from actors.messages import (
     Accept,
@@ -19,6 +19,7 @@ from actors.messages import (
     End,
     Feed,
     FeedEnd,
+    FeedItem,
     Item,
     Items,
     Kill,
@@ -26,6 +27,7 @@ from actors.messages import (
     Report,
     Stop,
 )
+from tests.e2e.engines import ECHO
 from tests.e2e.raw import RawHome, raw_home
 from tests.e2e.test_cancel import SLOW, node
 from tests.e2e.watching import Trace, inspect, kill, wait_idle
@@ -179,3 +181,19 @@ async def test_an_open_with_odd_fields_is_answered(tmp_path: Path) -> None:
         assert client.ref(SLOW).address.pid == pid
         assert (await inspect(client, SLOW))["in_flight"] == 0
         await wait_idle(client, SLOW)
+
+
+async def test_a_request_item_with_false_handles_cuts_its_request() -> None:
+    async with Cluster(NodeSpec(engines=[ECHO])) as cluster, cluster.client() as client:
+        engine = client.ref(ECHO.name or "").address
+        with raw_home(cluster.nodes[0].folder) as home:
+            home.open(engine, 1, ECHO.endpoint, None, many=True)
+            home.send(engine, FeedItem(1, 0, NIL, [[1, 2, 3, 4, 5, 6, 7, 8]], 1))
+            home.send(engine, FeedEnd(1, 1))
+            # Its number was taken, so the count of the end fits: it must not look whole.
+            error = (await home.ended(1)).error
+            assert error is not None
+            assert error[0] == RemoteProtocolError.code
+        async with client.open(ECHO.endpoint) as stream:
+            await stream.send("next")
+            assert await stream.recv() == "next"
