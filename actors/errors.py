@@ -4,6 +4,7 @@ CallHomeError
 ├── NoWorkers           nobody serves this endpoint (unknown name, or none is alive)
 ├── Overloaded          every place and every queue place is taken; try later or elsewhere
 ├── WorkerLost          the worker died before it had accepted the stream
+├── WorkerUnavailable   the worker is there and takes no requests now: unknown path, or it stops
 ├── Unsupported         the peer or the mode cannot do what was asked
 ├── ActorDead           the actor is dead or was never born
 ├── SpawnError          an actor did not come up: import, constructor, on_start, bind, time-out
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from transport.errors import (
     AttachFailed,
+    CallBackFailed,
     CallHomeError,
     Cancelled,
     ConnectionLost,
@@ -31,11 +33,13 @@ from transport.errors import (
     RemoteProtocolError,
     SpecError,
     StaleHandle,
+    TooLarge,
 )
 
 __all__ = [
     "ActorDead",
     "AttachFailed",
+    "CallBackFailed",
     "CallHomeError",
     "Cancelled",
     "ConnectionLost",
@@ -57,8 +61,10 @@ __all__ = [
     "SpawnError",
     "SpecError",
     "StaleHandle",
+    "TooLarge",
     "Unsupported",
     "WorkerLost",
+    "WorkerUnavailable",
 ]
 
 
@@ -80,6 +86,13 @@ class WorkerLost(PeerLost):
     """The worker died before it had accepted the stream; no item was delivered."""
 
     code = "worker.lost"
+
+
+class WorkerUnavailable(CallHomeError):
+    """The worker's node answers but takes no requests for it now: it stops, or is not there yet."""
+
+    code = "worker.unavailable"
+    retry = True
 
 
 class Unsupported(CallHomeError):

@@ -66,13 +66,15 @@ class Open(NamedTuple):
 @message(2)
 class Accept(NamedTuple):
     """The stream has a peer: from now on control goes straight to it. Feed credit is for
-    ``many``.
+    ``many``. ``codec`` is that of the items, in which request items are wanted too, where it is
+    not the Open's.
     """
 
     stream: int
     peer: Address
     feed_items: int
     feed_bytes: int
+    codec: str = ""
 
 
 @message(3)
@@ -155,6 +157,25 @@ class Hello(NamedTuple):
 @message(11)
 class Bye(NamedTuple):
     """The sender's incarnation closes, though its process may live on; behind all that it sent."""
+
+
+@message(12)
+class ItemBody(NamedTuple):
+    """Between nodes, in place of an Item, a FeedItem or Items of one payload that is large: its
+    bytes follow as a body of their own.
+
+    ``payload`` is the payload or the number of its bytes. ``table`` stands for its handles, in
+    order: ``[dtype, shape, bytes]``, or the number of bytes in the third place. Each such number
+    of bytes follows in chunks of body ``body``, first the payload's, then the table's in order.
+    ``seq`` -1 is the request itself. ``size`` counts against the credit, as an Item's.
+    """
+
+    stream: int
+    seq: int
+    payload: bytes | int
+    table: list[Any]
+    size: int
+    body: int
 
 
 @message(16)
@@ -244,9 +265,12 @@ class Inspect(NamedTuple):
 class Record(NamedTuple):
     """One thing that can be found: an engine's endpoint, a router, or a user's actor.
 
-    ``instance`` is the incarnation; ``kind`` is ``engine``, ``router``, ``actor`` or ``node``;
-    ``endpoint`` is the endpoint of an engine and "" otherwise; ``many``: the request is a stream;
-    ``adapter``: payloads are the user's own bytes.
+    ``instance`` is the incarnation; ``kind`` is ``engine``, ``router``, ``ingress``, ``actor`` or
+    ``node``; ``endpoint`` is the endpoint of an engine and "" otherwise; ``many``: the request is
+    a stream. ``via`` is ``host:port/path`` of an engine on another node and "" of what is on this
+    node's bus; of an ingress it is the ``host:port`` at which other nodes reach it. ``speaks`` is
+    what that engine's node understands: "" is Dynamo 1.6, ``callhome1`` more than that. The
+    ``address`` of an engine on another node is made up: nothing on this bus has it.
     """
 
     instance: int
@@ -256,6 +280,8 @@ class Record(NamedTuple):
     many: bool = False
     capacity: int = 0
     codec: str = "msgpack"
+    via: str = ""
+    speaks: str = ""
 
 
 @message(32)

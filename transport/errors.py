@@ -5,13 +5,15 @@
     │   ├── LocalProtocolError   this program broke the rules: a bug, or a bad argument of ours
     │   └── RemoteProtocolError  the peer broke the rules
     ├── ConnectionLost           the road to the peer is gone: process died, socket cut
-    │   └── PeerLost             the process at the other end is gone; names signal or exit code
+    │   ├── PeerLost             the process at the other end is gone; names signal or exit code
+    │   └── CallBackFailed       the worker took the request and did not call home
     ├── DeadlineExceeded         a limit ran out: connect, first item, gap or the whole call
     ├── Cancelled                the stream was stopped or killed; carries the reason
     ├── EngineError              the handler raised; carries remote type, message and traceback
     ├── PayloadError
     │   ├── EncodeError          a value outside the domain; names the path of that value
-    │   └── DecodeError          bytes that are no value of the domain
+    │   ├── DecodeError          bytes that are no value of the domain
+    │   └── TooLarge             a payload over the limit of the road; names both sizes
     ├── MemoryExhausted          the shared-memory arena is full
     ├── FrameReleased            a frame was used after it was handed on or released
     ├── StaleHandle              a handle whose slot has been given to somebody else
@@ -82,6 +84,12 @@ class PeerLost(ConnectionLost):
     code = "connection.peer"
 
 
+class CallBackFailed(ConnectionLost):
+    """The worker took the request and then did not call home; the text names it and the limit."""
+
+    code = "connection.callback"
+
+
 class DeadlineExceeded(CallHomeError):
     """A time limit ran out; the text says which one and how long it was, in seconds."""
 
@@ -126,6 +134,12 @@ class DecodeError(PayloadError):
     """Bytes that are no value of the domain: cut, malformed, too deep or too large."""
 
     code = "payload.decode"
+
+
+class TooLarge(PayloadError):
+    """A payload over the limit of the road that it was to take; the text names both sizes."""
+
+    code = "payload.size"
 
 
 class MemoryExhausted(CallHomeError):

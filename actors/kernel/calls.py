@@ -19,12 +19,20 @@ from actors.kernel.responses import DuplexStream, ResponseStream, drop_queue, pl
 from actors.kernel.runtime import Runtime
 from transport.bus.address import Address
 from transport.context import Context
-from transport.errors import AttachFailed, Cancelled, LocalProtocolError, RemoteProtocolError
+from transport.errors import (
+    AttachFailed,
+    Cancelled,
+    LocalProtocolError,
+    RemoteProtocolError,
+    shown,
+)
 from transport.payload import Encoded, inline_kept
 from transport.shm.frames import Frames
 from transport.wire.codec import check_codec
 
 _MAX_ID = 256
+#: Metadata that callhome's nodes tell each other beside the user's; never seen by a handler.
+RESERVED: Final = "x-callhome-"
 
 
 class Default(Enum):
@@ -328,5 +336,10 @@ def _strings(metadata: Mapping[str, str] | None, parent: Context | None) -> dict
         for key, value in metadata.items():
             if not _is_text(key) or not _is_text(value):
                 raise LocalProtocolError(f"metadata maps text to text; {key!r}: {value!r} does not")
+            if key.lower().startswith(RESERVED):
+                raise LocalProtocolError(
+                    f"metadata keys that begin with {RESERVED!r} are callhome's own; "
+                    f"give {shown(key)} another name"
+                )
             given[key] = value
     return given

@@ -94,6 +94,9 @@ class Runtime:
         self.serving: Serving | None = None
         #: Called with (address, reason) after streams, leases and permits have been settled.
         self.when_down: list[Callable[[Address, str], None]] = []
+        #: Called with the monotonic clock at each tick of the coarse timer, which goes on while one
+        #: of them returns True; ``plan_tick`` starts it.
+        self.timers: list[Callable[[float], bool]] = []
         self._payload_limit = self.settings.payload_limit
         self._serial = 0
         self._want_hold, self._holds = GO, False
@@ -232,6 +235,8 @@ class Runtime:
         if self.serving is not None:
             self.serving.check(now)
             busy = busy or self.serving.busy()
+        for timer in self.timers:
+            busy = timer(now) or busy
         if busy:
             self.plan_tick()
 

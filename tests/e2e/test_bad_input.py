@@ -129,6 +129,8 @@ async def test_the_wrong_way_to_call_an_endpoint_is_named() -> None:
                 await client.call(LENGTH, {}, timeout=wrong)  # type: ignore[arg-type]
         with at_once(), pytest.raises(LocalProtocolError, match="metadata"):
             await client.call(LENGTH, {}, metadata={"x": 1})  # type: ignore[dict-item]
+        with at_once(), pytest.raises(LocalProtocolError, match="'X-Callhome-Window' another name"):
+            await client.call(LENGTH, {}, metadata={"X-Callhome-Window": "1,1"})
 
 
 async def test_an_actor_that_is_dead_or_was_never_born_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from actors.config import Settings
 from actors.errors import EncodeError
-from actors.kernel.runtime import Runtime, least_size
+from actors.kernel.runtime import TICK, Runtime, least_size
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize(
@@ -46,5 +48,27 @@ async def test_a_value_beyond_the_limit_is_refused_before_its_frames_are_handed_
         big = runtime.encode({"blob": bytes(70_000)}, codec, True, "item")
         assert len(big.handles) == 1  # beside the data, so it does not count
         runtime.memory.unexport(big.handles[0])
+    finally:
+        runtime.close()
+
+
+async def test_timers_keep_the_coarse_timer_going_while_one_of_them_is_busy(tmp_path: Path) -> None:
+    runtime = Runtime(run=str(tmp_path), name="a")
+    calls: list[str] = []
+
+    def busy(now: float) -> bool:
+        calls.append("busy")
+        return len(calls) < 5
+
+    def idle(now: float) -> bool:
+        calls.append("idle")
+        return False
+
+    runtime.timers += [busy, idle]
+    try:
+        runtime.plan_tick()
+        await wait_until(lambda: len(calls) == 6)
+        await asyncio.sleep(3 * TICK)  # were it still going, it would have called by now
+        assert calls == ["busy", "idle"] * 3
     finally:
         runtime.close()
