@@ -1,8 +1,9 @@
 """Settings of a node, and the rules by which settings and specs are checked.
 
-A value comes from a keyword, else from the environment (``CALLHOME_WINDOW_ITEMS``), else from the
-``[settings]`` table of a TOML file, else from the default here. Whatever is unknown or malformed
-raises ``SpecError``, which names the key, what was given and what is allowed.
+A value comes from a keyword, else from the environment (``CALLHOME_WINDOW_ITEMS``, below it what
+``actors.dynamo`` knows of ``DYN_…``), else from the ``[settings]`` table of a TOML file, else from
+the default here. Whatever is unknown or malformed raises ``SpecError``, which names the key, what
+was given and what is allowed.
 
 A *rule* takes a value and the key it stands under and returns the value as it is kept, or raises.
 ``actors.cluster.spec`` checks its fields by the same rules.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
+from actors.dynamo import settings_of
 from transport.errors import SpecError
 
 Rule: TypeAlias = Callable[[Any, str], Any]
@@ -28,6 +30,10 @@ _PREFIX = "CALLHOME_"
 #: Variables that begin so belong to the test-suite and to perf, and are no settings.
 _RESERVED = ("CALLHOME_TEST_", "CALLHOME_PERF_")
 _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)?")
+_HOST = re.compile(r"[A-Za-z0-9_.:%-]{1,253}")
+_HOST_PORT = re.compile(
+    r"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}(?:%\w{1,15})?\]):(\d{1,5})"
+)
 _UNITS = {None: 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 
@@ -139,6 +145,32 @@ def one_of(*choices: str) -> Rule:
     return rule
 
 
+def flag(value: Any, key: str) -> bool:
+    """True or False; ``1``, ``0``, ``true`` and ``false`` for the sake of the environment."""
+    words = {"1": True, "true": True, "0": False, "false": False}
+    found = words.get(value.strip().lower()) if isinstance(value, str) else value
+    if not isinstance(found, bool):
+        raise wrong(key, value, "true or false")
+    return found
+
+
+def host(value: Any, key: str) -> str:
+    """A host name or address without a port, or "" for none."""
+    text = value.strip() if isinstance(value, str) else None
+    if text is None or (text and not _HOST.fullmatch(text)):
+        raise wrong(key, value, "a host name or address without a port, such as '10.0.0.7'")
+    return text
+
+
+def host_port(value: Any, key: str) -> str:
+    """``host:port``, the host of an IPv6 address in brackets; port 0 means any."""
+    match = _HOST_PORT.fullmatch(value) if isinstance(value, str) else None
+    if match is None or int(match[1]) > 65_535:
+        raise wrong(key, value, "'host:port', such as '10.0.0.7:7400' or '[::1]:7400'")
+    text: str = value
+    return text
+
+
 def folder(value: Any, key: str) -> str:
     """The path of a folder, made absolute; it need not exist yet."""
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
@@ -199,6 +231,28 @@ class Settings:
     #: Restart intensity: one restart more within the period, and the actor stays down.
     max_restarts: int = _setting(5, whole(0, 1_000_000))
     restart_period: float = _setting(30.0, seconds)
+    #: Between nodes: until a request is acknowledged, until its worker has dialled in, until its
+    #: handler has begun.
+    ack_timeout: float = _setting(5.0, seconds)
+    dial_in_timeout: float = _setting(5.0, seconds)
+    prologue_timeout: float = _setting(30.0, seconds)
+    #: One whole request frame, head and payload.
+    max_message: int = _setting(32 * MIB, size(4 * KIB, 1 * GIB))
+    #: Request connections to one host, requests under way on each, dials at once, and how long a
+    #: connection is kept that nobody uses.
+    request_pool: int = _setting(4, whole(1, 4096))
+    request_depth: int = _setting(1024, whole(1, 1 << 20))
+    request_connects: int = _setting(64, whole(1, 65_536))
+    host_idle: float = _setting(300.0, seconds)
+    #: Streams that an ingress serves at once, and requests that may wait behind them.
+    ingress_pool: int = _setting(10_000, whole(1, 1 << 20))
+    ingress_queue: int = _setting(40_000, whole(0, 1 << 20))
+    #: Where workers on other nodes call home: by default the address from which they are reached.
+    call_home_host: str = _setting("", host)
+    call_home_port: int = _setting(0, whole(0, 65_535))
+    call_home_advertise: str = _setting("", host)
+    #: Checksums in frames between nodes, written and checked.
+    check_frames: bool = _setting(False, flag)
 
     def __post_init__(self) -> None:
         for name, rule in _rules().items():
@@ -217,7 +271,8 @@ class Settings:
         where: str = "settings",
         **keywords: Any,
     ) -> Settings:
-        """Settings from keywords, the environment, a TOML table and the defaults, in this order.
+        """Settings from keywords, the environment (our variables before Dynamo's), a TOML table and
+        the defaults, in this order.
 
         Called by the launcher, the command line and ``NodeSpec``. ``where`` is the key path under
         which the table stands, for error texts.
@@ -228,7 +283,10 @@ class Settings:
         refuse_unknown(table, rules, where)
         for name, value in table.items():
             values[name] = rules[name](value, f"{where}.{name}")
-        for variable, text in (os.environ if environ is None else environ).items():
+        environ = os.environ if environ is None else environ
+        for name, (variable, text) in settings_of(environ).items():
+            values[name] = rules[name](text, variable)
+        for variable, text in environ.items():
             if variable.startswith(_PREFIX) and not variable.startswith(_RESERVED):
                 refuse_unknown([variable], [_PREFIX + name.upper() for name in rules], "")
                 name = variable[len(_PREFIX) :].lower()

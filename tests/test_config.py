@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from actors.config import GIB, KIB, MIB, Settings
+from actors.config import GIB, KIB, MIB, Settings, host, host_port
 from actors.errors import SpecError
 
 
@@ -25,6 +25,13 @@ def test_the_defaults() -> None:
     assert (settings.stop_grace, settings.start_timeout) == (5.0, 10.0)
     assert (settings.max_restarts, settings.restart_period) == (5, 30.0)
     assert settings.codec == "msgpack"
+    assert (settings.ack_timeout, settings.dial_in_timeout) == (5.0, 5.0)
+    assert (settings.prologue_timeout, settings.max_message) == (30.0, 32 * MIB)
+    assert (settings.request_pool, settings.request_depth) == (4, 1024)
+    assert (settings.request_connects, settings.host_idle) == (64, 300.0)
+    assert (settings.ingress_pool, settings.ingress_queue) == (10_000, 40_000)
+    assert (settings.call_home_host, settings.call_home_port) == ("", 0)
+    assert (settings.call_home_advertise, settings.check_frames) == ("", False)
 
 
 def test_keyword_above_environment_above_table_above_default() -> None:
@@ -59,9 +66,32 @@ def test_sizes_and_limits_are_read_as_people_write_them() -> None:
     environ = {"CALLHOME_WINDOW_BYTES": "8 MiB", "CALLHOME_CALL_TIMEOUT": "none"}
     settings = Settings.load({"arena_limit": "2GiB", "gap_timeout": 3}, environ=environ)
     assert settings.window_bytes == 8 * MIB
+    flags = [Settings.load(environ={"CALLHOME_CHECK_FRAMES": text}) for text in ("1", "False")]
+    assert [each.check_frames for each in flags] == [True, False]
     assert settings.call_timeout is None
     assert settings.arena_limit == 2 * GIB
     assert settings.gap_timeout == 3.0
+
+
+def test_addresses_are_checked_as_text() -> None:
+    for good in ("127.0.0.1:0", "[::1]:7400", "node-7.example:65535", "[fe80::1%eth0]:1"):
+        assert host_port(good, "listen") == good
+    for bad in (
+        "7400",
+        ":7400",
+        "::1:7400",
+        "a:b",
+        "a:65536",
+        "a:",
+        "a b:1",
+        "a:1/x",
+        "[]:1",
+        None,
+    ):
+        with pytest.raises(SpecError, match=r"^listen: .* expected 'host:port'"):
+            host_port(bad, "listen")
+    assert host(" 10.0.0.7 ", "call_home_host") == "10.0.0.7"
+    assert host("::1", "call_home_host") == "::1"
 
 
 def test_settings_reach_a_child_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +115,11 @@ def test_settings_reach_a_child_unchanged(monkeypatch: pytest.MonkeyPatch) -> No
         ({"gap_timeout": "soon"}, ["settings.gap_timeout", "'soon'", "'none'"]),
         ({"codec": "mesgpack"}, ["settings.codec", "'msgpack' or 'json'", "did you mean"]),
         ({"run": ""}, ["settings.run", "folder"]),
+        ({"ack_timeout": "none"}, ["settings.ack_timeout", "seconds above 0"]),
+        ({"request_pool": 0}, ["settings.request_pool", "from 1 to 4096"]),
+        ({"call_home_host": "a b"}, ["settings.call_home_host", "without a port"]),
+        ({"call_home_port": 65_536}, ["settings.call_home_port", "from 0 to 65535"]),
+        ({"check_frames": "maybe"}, ["settings.check_frames", "true or false"]),
         ({"windw_items": 3}, ["settings.windw_items", "unknown", "'window_items'"]),
     ],
 )

@@ -24,7 +24,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("transport.shm",),
     ("transport.payload", "transport.bus", "transport.callhome"),
     ("transport",),  # the bare packages: faces that may name what stands below them
-    ("actors.errors", "actors.messages", "actors.session", "actors.config", "actors.metrics"),
+    ("actors.errors", "actors.messages", "actors.session", "actors.dynamo"),
+    ("actors.config", "actors.metrics"),
     ("actors.kernel",),
     ("actors.discovery", "actors.health"),
     ("actors.engine", "actors.router", "actors.ingress", "actors.client"),

@@ -1,0 +1,103 @@
+"""The variables of Dynamo's environment (``DYN_…``) that name something we have.
+
+``Settings.load`` asks here, below ``CALLHOME_…`` and above a TOML file, so that a node joins a
+fleet with the environment that its neighbours have. What names nothing of ours is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from transport.errors import SpecError
+
+log = logging.getLogger("callhome.config")
+
+#: Our setting for each of their variables.
+SETTINGS: Final = {
+    "DYN_TCP_MAX_MESSAGE_SIZE": "max_message",
+    "DYN_TCP_REQUEST_TIMEOUT": "ack_timeout",
+    "DYN_TCP_CONNECT_TIMEOUT": "connect_timeout",
+    "DYN_TCP_POOL_SIZE": "request_pool",
+    "DYN_TCP_CHANNEL_BUFFER": "request_depth",
+    "DYN_TCP_GLOBAL_CONNECT_LIMIT": "request_connects",
+    "DYN_TCP_HOST_IDLE_TTL_SECS": "host_idle",
+    "DYN_TCP_WORKER_POOL_SIZE": "ingress_pool",
+    "DYN_TCP_WORK_QUEUE_SIZE": "ingress_queue",
+    "DYN_TCP_RESPONSE_STREAM_HOST": "call_home_host",
+    "DYN_TCP_RESPONSE_STREAM_PORT": "call_home_port",
+}
+_CODEC: Final = "DYN_REQUEST_PLANE_CODEC"
+_CODECS: Final = ("msgpack", "json")
+
+
+class Given(NamedTuple):
+    """What a variable says: its own name, for error texts, and its text."""
+
+    variable: str
+    text: str
+
+
+def settings_of(environ: Mapping[str, str]) -> dict[str, Given]:
+    """Our settings as far as ``environ`` gives them in Dynamo's names.
+
+    Raises SpecError for a plane that we do not speak: to go on over another one would look like a
+    worker that never answers.
+    """
+    _check_planes(environ)
+    found = {
+        setting: Given(variable, environ[variable])
+        for variable, setting in SETTINGS.items()
+        if environ.get(variable)
+    }
+    if codec := environ.get(_CODEC):
+        if codec not in _CODECS:
+            _warn_once(f"{_CODEC}={codec[:80]!r} is no codec (msgpack or json); msgpack is used")
+            codec = "msgpack"
+        found["codec"] = Given(_CODEC, codec)
+    return found
+
+
+def _check_planes(environ: Mapping[str, str]) -> None:
+    requests = environ.get("DYN_REQUEST_PLANE", "")
+    if requests == "nats":
+        raise SpecError(
+            "DYN_REQUEST_PLANE: 'nats' is not spoken here; set it to tcp on all nodes, or unset it"
+        )
+    if requests not in ("", "tcp"):
+        _warn_once(f"DYN_REQUEST_PLANE={requests[:80]!r} is no request plane; tcp is used")
+    responses = environ.get("DYN_RESPONSE_PLANE")
+    if responses is not None and responses != "tcp":
+        raise SpecError(
+            f"DYN_RESPONSE_PLANE: {responses[:80]!r} is not spoken here; "
+            "set it to tcp on all nodes, or unset it"
+        )
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
+
+
+def listen_of(environ: Mapping[str, str]) -> str:
+    """``host:port`` of an ingress whose spec gives none: ``DYN_TCP_RPC_HOST`` and ``_PORT``, else
+    any port of this machine alone.
+    """
+    host = environ.get("DYN_TCP_RPC_HOST") or "127.0.0.1"
+    port = environ.get("DYN_TCP_RPC_PORT") or "0"
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def directory_of(environ: Mapping[str, str]) -> str:
+    """The folder of a fleet that finds itself by files, or "": the fleet, if any, does not.
+
+    Raises SpecError when the folder is not named.
+    """
+    if environ.get("DYN_DISCOVERY_BACKEND") != "file":
+        return ""
+    folder = environ.get("DYN_FILE_KV", "")
+    if not folder:
+        raise SpecError("DYN_FILE_KV: missing; DYN_DISCOVERY_BACKEND=file needs a folder")
+    return folder

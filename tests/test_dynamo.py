@@ -1,0 +1,106 @@
+"""Variables of Dynamo's environment: honoured below our own, refused by name when they ask for
+what is not spoken here.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from actors import dynamo
+from actors.config import MIB, Settings
+from actors.dynamo import directory_of, listen_of
+from actors.errors import SpecError
+
+
+def test_each_variable_sets_ours() -> None:
+    environ = {
+        "DYN_REQUEST_PLANE": "tcp",
+        "DYN_REQUEST_PLANE_CODEC": "json",
+        "DYN_RESPONSE_PLANE": "tcp",
+        "DYN_TCP_MAX_MESSAGE_SIZE": "1048576",
+        "DYN_TCP_REQUEST_TIMEOUT": "7",
+        "DYN_TCP_CONNECT_TIMEOUT": "3",
+        "DYN_TCP_POOL_SIZE": "100",
+        "DYN_TCP_CHANNEL_BUFFER": "50",
+        "DYN_TCP_GLOBAL_CONNECT_LIMIT": "12",
+        "DYN_TCP_HOST_IDLE_TTL_SECS": "60",
+        "DYN_TCP_WORKER_POOL_SIZE": "1500",
+        "DYN_TCP_WORK_QUEUE_SIZE": "6000",
+        "DYN_TCP_RESPONSE_STREAM_HOST": "10.0.0.7",
+        "DYN_TCP_RESPONSE_STREAM_PORT": "9000",
+        "DYN_TCP_LATENCY_TRACE": "1",
+        "ETCD_LEASE_TTL": "10",
+    }
+    settings = Settings.load(environ=environ)
+    assert settings == Settings(
+        codec="json",
+        max_message=MIB,
+        ack_timeout=7,
+        connect_timeout=3,
+        request_pool=100,
+        request_depth=50,
+        request_connects=12,
+        host_idle=60,
+        ingress_pool=1500,
+        ingress_queue=6000,
+        call_home_host="10.0.0.7",
+        call_home_port=9000,
+    )
+
+
+def test_ours_stand_above_dynamos_and_those_above_a_table() -> None:
+    environ = {"DYN_TCP_POOL_SIZE": "2", "CALLHOME_REQUEST_POOL": "3"}
+    assert Settings.load({"request_pool": 1}, environ=environ).request_pool == 3
+    del environ["CALLHOME_REQUEST_POOL"]
+    assert Settings.load({"request_pool": 1}, environ=environ).request_pool == 2
+    assert Settings.load({"request_pool": 1}, environ={}).request_pool == 1
+    assert Settings.load({"request_pool": 1}, environ={"DYN_TCP_POOL_SIZE": ""}).request_pool == 1
+
+
+def test_a_wrong_value_names_its_variable() -> None:
+    with pytest.raises(SpecError, match=r"^DYN_TCP_POOL_SIZE: 'many' is not allowed"):
+        Settings.load(environ={"DYN_TCP_POOL_SIZE": "many"})
+
+
+def test_a_wrong_codec_is_told_once_and_msgpack(caplog: pytest.LogCaptureFixture) -> None:
+    dynamo._warn_once.cache_clear()
+    environ = {"DYN_REQUEST_PLANE_CODEC": "xml", "DYN_REQUEST_PLANE": "http"}
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert Settings.load({"codec": "json"}, environ=environ).codec == "msgpack"
+    assert [record.getMessage()[:29] for record in caplog.records] == [
+        "DYN_REQUEST_PLANE='http' is n",
+        "DYN_REQUEST_PLANE_CODEC='xml'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"DYN_REQUEST_PLANE": "nats"}, "DYN_REQUEST_PLANE: 'nats'"),
+        ({"DYN_RESPONSE_PLANE": "quic"}, "DYN_RESPONSE_PLANE: 'quic'"),
+        ({"DYN_RESPONSE_PLANE": "TCP"}, "DYN_RESPONSE_PLANE: 'TCP'"),
+        ({"DYN_RESPONSE_PLANE": ""}, "DYN_RESPONSE_PLANE: ''"),
+    ],
+)
+def test_a_plane_not_spoken_here_is_refused(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Settings.load(environ=environ)
+    assert str(caught.value).startswith(words)
+    assert "tcp" in str(caught.value)
+
+
+def test_where_an_ingress_listens() -> None:
+    assert listen_of({}) == "127.0.0.1:0"
+    assert listen_of({"DYN_TCP_RPC_HOST": "10.0.0.7"}) == "10.0.0.7:0"
+    assert listen_of({"DYN_TCP_RPC_HOST": "::1", "DYN_TCP_RPC_PORT": "7400"}) == "[::1]:7400"
+
+
+def test_where_a_fleet_writes_its_records() -> None:
+    assert directory_of({}) == ""
+    assert directory_of({"DYN_DISCOVERY_BACKEND": "etcd", "DYN_FILE_KV": "/kv"}) == ""
+    assert directory_of({"DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": "/kv"}) == "/kv"
+    with pytest.raises(SpecError, match="DYN_FILE_KV"):
+        directory_of({"DYN_DISCOVERY_BACKEND": "file"})
