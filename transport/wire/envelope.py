@@ -68,7 +68,10 @@ class Envelope(NamedTuple):
 
 
 def pack_envelope(e: Envelope) -> bytes:
-    """The control message; raises LocalProtocolError when it is over ``MAX_ENVELOPE``."""
+    """The control message.
+
+    Raises LocalProtocolError when it is over ``MAX_ENVELOPE`` or holds what is no Unicode text.
+    """
     parts = [
         f'{{"id":{_quoted(e.id)},"request_type":"{e.request_type}",'
         f'"response_type":"{e.response_type}","payload_codec":"{e.codec}",'
@@ -84,13 +87,28 @@ def pack_envelope(e: Envelope) -> bytes:
     if e.request_connection is not None:
         parts.append(f',"request_stream_connection_info":{_pack_info(e.request_connection)}')
     parts.append("}")
-    data = "".join(parts).encode()
+    text = "".join(parts)
+    if "\\ud" in text:
+        _check_unicode(e)
+    data = text.encode()
     if len(data) > MAX_ENVELOPE:
         raise LocalProtocolError(
             f"a request's control message of {len(data)} bytes; {MAX_ENVELOPE} are allowed: "
             "send less metadata"
         )
     return data
+
+
+def _check_unicode(e: Envelope) -> None:
+    """Half of a surrogate pair passes our encoder and no strict reader, who would not answer."""
+    for text in (e.id, *e.metadata, *e.metadata.values()):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise LocalProtocolError(
+                f"{text[:40]!a} in the id or the metadata of a request has a lone surrogate, which "
+                "is no Unicode text"
+            ) from None
 
 
 def _pack_info(info: Info) -> str:
