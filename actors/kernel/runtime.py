@@ -114,6 +114,10 @@ class Runtime:
         """
         self._table[kind] = handler
 
+    def handler(self, kind: type[_M]) -> Callable[[int, _M], None]:
+        """What is called for this type of message now, for whoever puts himself before it."""
+        return self._table[kind]
+
     def _deliver(self, sender: int, message: Message) -> None:
         handler = self._table.get(type(message))
         if handler is None:
