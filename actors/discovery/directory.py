@@ -1,0 +1,258 @@
+"""Records in a directory that several nodes share, in Dynamo's layout.
+
+    DIRECTORY/v1/instances/demo%2Fshout%2Fgenerate%2F591daf1894a66ff
+
+One file a record; its modification time is the heartbeat, renewed by whoever wrote it, and a file
+that is not renewed for ten seconds counts for nothing. Routers read (``DirectoryDiscovery``), an
+ingress writes what its node serves (``DirectoryPublisher``). Each does so in a thread of its own: a
+slow file system holds up no stream, and a busy loop lets no heartbeat fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from actors.discovery.base import Change, Listener
+from actors.discovery.files import Reader, file_name, instances_folder
+from actors.discovery.record import pack_record
+from actors.discovery.registry import Registry, RegistrySubscription
+from actors.errors import DeadlineExceeded, SpecError
+from actors.messages import Added, Record, Removed, Snapshot
+
+log = logging.getLogger("callhome.directory")
+
+#: Seconds after which a file that nobody renews counts for nothing.
+TTL: Final = 10.0
+#: Seconds between two looks, and between two heartbeats.
+LOOK: Final = 0.25
+BEAT: Final = 2.0
+#: Seconds for the first look, and for the last write.
+_PATIENCE: Final = 5.0
+
+
+class DirectoryDiscovery:
+    """The records in ``directory`` as a Discovery; its thread looks every quarter of a second.
+
+    Belongs to the loop in which it is first subscribed to, and ends with ``stop``. The directory
+    need not exist yet.
+    """
+
+    def __init__(self, directory: str, *, ttl: float = TTL, look: float = LOOK) -> None:
+        self._directory = directory
+        self._pause = look
+        self._reader = Reader(directory, ttl)
+        self._registry = Registry()
+        self._looked = asyncio.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def records(self) -> list[Record]:
+        """The records as last seen; empty before the first look."""
+        return self._registry.records
+
+    async def subscribe(self, listener: Listener) -> RegistrySubscription:
+        """See ``Discovery.subscribe``. Raises DeadlineExceeded when the file system hangs."""
+        if self._thread is None:
+            loop = asyncio.get_running_loop()
+            self._thread = threading.Thread(
+                target=self._run, args=(loop,), name="callhome-directory", daemon=True
+            )
+            self._thread.start()
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await self._looked.wait()
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"directory {self._directory!r} was not read within {_PATIENCE:g} s; "
+                "see whether its file system hangs"
+            ) from None
+        return self._registry.subscribe(listener)
+
+    def stop(self) -> None:
+        """End the thread; a second call does nothing."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(self._pause)  # longer only when the file system hangs: a daemon
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        first = True
+        while not self._stopping.is_set():
+            changes = self._reader.look(time.monotonic(), time.time())
+            if changes or first:
+                first = False
+                try:
+                    loop.call_soon_threadsafe(self._tell, changes)
+                except RuntimeError:
+                    return  # the loop is closed
+            self._stopping.wait(self._pause)
+
+    def _tell(self, changes: list[Added | Removed]) -> None:
+        if self._stopping.is_set():
+            return
+        for change in changes:
+            record = change.record
+            if isinstance(change, Added):
+                self._registry.add(record)
+            else:
+                self._registry.remove(record.instance, record.endpoint, change.reason)
+        self._looked.set()
+
+
+class DirectoryPublisher:
+    """Keeps the records of one node's engines in a directory, as long as its ingress lives.
+
+    Made by the ingress once it listens: ``start``, then every ``Change`` of the node's registry to
+    ``changed``, then ``close``. A file that somebody removes is written again with the next
+    heartbeat. Trouble with the file system is logged once and tried again; it never raises.
+    """
+
+    def __init__(self, directory: str, *, reached: str, ingress: int, beat: float = BEAT) -> None:
+        self._directory = directory
+        self._folder = instances_folder(directory)
+        self._reached = reached
+        self._ingress = ingress
+        self._beat = beat
+        self._wanted: dict[str, bytes] = {}
+        self._written: set[str] = set()
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._trouble = ""
+
+    def start(self) -> None:
+        """Raises SpecError when nothing can be written there."""
+        probe = self._temporary("probe")
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            os.unlink(probe)
+        except OSError as error:
+            raise SpecError(
+                f"directory: {self._directory!r} cannot be written: {error.strerror}; "
+                "records of this node would be found by nobody"
+            ) from error
+        self._thread = threading.Thread(target=self._run, name="callhome-publisher", daemon=True)
+        self._thread.start()
+
+    def changed(self, change: Change) -> None:
+        """What the node's registry tells; engines on this node's bus are taken, all else is left.
+
+        Call it on the loop only.
+        """
+        if isinstance(change, Snapshot):
+            wanted = dict(filter(None, map(self._file, change.records)))
+            self._orders.put(lambda: self._replace(wanted))
+        elif (file := self._file(change.record)) is not None:
+            name, content = file
+            if isinstance(change, Added):
+                self._orders.put(lambda: self._put(name, content))
+            else:
+                self._orders.put(lambda: self._drop(name))
+
+    async def close(self) -> None:
+        """Withdraw everything that was written; waits at most five seconds for the file system."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        def last() -> None:
+            self._replace({})
+            with contextlib.suppress(RuntimeError):  # the loop did not wait
+                loop.call_soon_threadsafe(done.set)
+
+        self._orders.put(last)
+        self._orders.put(None)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await done.wait()
+        except TimeoutError:
+            log.warning("%s hangs; records of this node stay there until they expire", self._folder)
+        else:
+            thread.join(_PATIENCE)
+
+    def _file(self, record: Record) -> tuple[str, bytes] | None:
+        """Name and content of a record's file; None for what is not published."""
+        if record.kind != "engine" or record.via:
+            return None
+        content = json.dumps(pack_record(record, self._reached, self._ingress))
+        return file_name(record.endpoint, record.instance), content.encode()
+
+    # In the thread.
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._beat
+        while True:
+            try:
+                order = self._orders.get(timeout=max(0.0, due - time.monotonic()))
+            except queue.Empty:
+                self._guard(self._renew)
+                due = time.monotonic() + self._beat
+                continue
+            if order is None:
+                return
+            self._guard(order)
+
+    def _guard(self, order: Callable[[], None]) -> None:
+        try:
+            order()
+        except OSError as error:
+            if self._trouble != str(error):
+                self._trouble = str(error)
+                log.warning(
+                    "records of this node cannot be written: %s; tried again every %g s",
+                    error,
+                    self._beat,
+                )
+
+    def _replace(self, wanted: dict[str, bytes]) -> None:
+        for name in [name for name in self._wanted if name not in wanted]:
+            self._drop(name)
+        for name, content in wanted.items():
+            self._put(name, content)
+
+    def _put(self, name: str, content: bytes) -> None:
+        self._wanted[name] = content
+        os.makedirs(self._folder, exist_ok=True)
+        # In the directory itself: nobody looks for records there, and a rename can end it.
+        temporary = self._temporary(name)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+            os.replace(temporary, os.path.join(self._folder, name))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        self._written.add(name)
+
+    def _drop(self, name: str) -> None:
+        self._wanted.pop(name, None)
+        if name in self._written:
+            self._written.discard(name)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._folder, name))
+
+    def _renew(self) -> None:
+        for name, content in self._wanted.items():
+            try:
+                if name not in self._written:
+                    raise FileNotFoundError(name)
+                os.utime(os.path.join(self._folder, name))
+            except FileNotFoundError:
+                self._put(name, content)
+        if self._trouble:
+            self._trouble = ""
+            log.warning("records of this node can be written again")
+
+    def _temporary(self, name: str) -> str:
+        return os.path.join(self._directory, f".{self._ingress:x}-{name}")

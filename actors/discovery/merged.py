@@ -1,0 +1,126 @@
+"""One Discovery out of several: the node's registry, a directory, other nodes that were named.
+
+Used by routers. Sources stand in an order, the node's own registry first: of an instance that
+several of them know, the first one's record holds. What is reached through an ingress of this very
+node is heard from the registry alone: its engines are on the bus, and one that is gone must not
+come back by the long way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from actors.discovery.base import Change, Discovery, Listener, Subscription
+from actors.discovery.registry import Registry, RegistrySubscription
+from actors.messages import Added, Record, Removed, Snapshot
+
+_Key = tuple[int, str]
+
+
+class _Source:
+    """What one source has told so far. Calling it is telling it more."""
+
+    def __init__(self, merged: MergedDiscovery) -> None:
+        self._merged = merged
+        self.records: dict[_Key, Record] = {}
+
+    def __call__(self, change: Change) -> None:
+        if isinstance(change, Added):
+            self._put(change.record)
+        elif isinstance(change, Removed):
+            self._drop((change.record.instance, change.record.endpoint), change.reason)
+        elif isinstance(change, Snapshot):
+            told = {(record.instance, record.endpoint) for record in change.records}
+            for key in [key for key in self.records if key not in told]:
+                self._drop(key, "it is not in the registry any more")
+            for record in change.records:
+                self._put(record)
+
+    def _put(self, record: Record) -> None:
+        key = (record.instance, record.endpoint)
+        self.records[key] = record
+        self._merged._settle(key, "replaced by a newer record")
+
+    def _drop(self, key: _Key, reason: str) -> None:
+        if self.records.pop(key, None) is not None:
+            self._merged._settle(key, reason)
+
+
+class MergedDiscovery:
+    """Records of ``local`` (the node's registry) and of ``others``, each told once.
+
+    Belongs to one event loop. ``others`` are followed from ``start`` on; ``stop`` leaves all.
+    """
+
+    def __init__(self, local: Discovery, *others: Discovery) -> None:
+        self._discoveries = (local, *others)
+        self._sources = [_Source(self) for _ in self._discoveries]
+        self._registry = Registry()
+        self._subscriptions: list[Subscription] = []
+        self._starting = asyncio.Lock()
+        self._started = False
+        self._doors: set[str] = set()
+
+    @property
+    def records(self) -> list[Record]:
+        """What subscribers have been told of; empty before ``start``."""
+        return self._registry.records
+
+    async def start(self) -> None:
+        """Follow all sources. Raises what following one of them raises."""
+        async with self._starting:
+            if self._started:
+                return
+            for discovery, source in zip(self._discoveries, self._sources, strict=False):
+                self._subscriptions.append(await discovery.subscribe(source))
+            self._started = True
+
+    async def subscribe(self, listener: Listener) -> RegistrySubscription:
+        """See ``Discovery.subscribe``."""
+        await self.start()
+        return self._registry.subscribe(listener)
+
+    def source(self) -> Listener:
+        """One source more, behind all others; it is told by calling what this returns."""
+        source = _Source(self)
+        self._sources.append(source)
+        return source
+
+    def stop(self) -> None:
+        """Leave the sources; subscribers hear nothing more. A second call does nothing."""
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        self._subscriptions.clear()
+
+    def _settle(self, key: _Key, reason: str) -> None:
+        """Tell what holds for an instance now, if that has changed."""
+        if self._notice_doors():
+            for each in {each for source in self._sources for each in source.records}:
+                self._publish(each, "it is reached through an ingress of this node")
+        self._publish(key, reason)
+
+    def _publish(self, key: _Key, reason: str) -> None:
+        record = next(self._candidates(key), None)
+        if record is None:
+            self._registry.remove(*key, reason)
+        else:
+            self._registry.add(record)
+
+    def _candidates(self, key: _Key) -> Iterator[Record]:
+        for source in self._sources:
+            record = source.records.get(key)
+            if record is None:
+                continue
+            own = source is self._sources[0]
+            if own or record.via.partition("/")[0] not in self._doors:
+                yield record
+
+    def _notice_doors(self) -> bool:
+        """Whether the addresses of the node's own ingresses have changed."""
+        local = self._sources[0].records.values()
+        doors = {record.via for record in local if record.kind == "ingress"}
+        if doors == self._doors:
+            return False
+        self._doors = doors
+        return True

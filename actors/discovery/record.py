@@ -1,0 +1,142 @@
+"""Records as other nodes read them: Dynamo's JSON object with one field more.
+
+Written into a directory (``actors.discovery.directory``) and told to other nodes by an ingress
+(stream ``callhome/records``); read by routers. An instance is an incarnation of an engine; it is
+reached at ``host:port`` of its node's ingress, which finds the engine by the routing path.
+
+What is read comes from outside: everything is checked, and a record that does not hold is refused
+whole, with ``BadRecord``, which says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from actors.config import host_port
+from actors.errors import SpecError
+from actors.messages import Record
+from transport.bus.address import Address
+
+#: What a node of ours understands beyond Dynamo 1.6, as its records say it.
+SPEAKS: Final = "callhome1"
+#: The path at which every ingress tells its node's records.
+RESERVED: Final = "callhome/records"
+
+_WORD = re.compile(r"[^\x00-\x20/\x7f]{1,255}")
+_PATH = re.compile(r"[^\x00-\x20\x7f]{1,1024}")
+_CODECS: Final = ("msgpack", "json")
+_LARGEST_ID: Final = (1 << 64) - 1
+_LARGEST_CAPACITY: Final = 1 << 20
+
+
+class BadRecord(ValueError):
+    """A record from outside that cannot be used; its text says why."""
+
+
+def routing_path(record: Record) -> str:
+    """By which an ingress finds the engine of one of its own node's records."""
+    return f"{record.instance:x}/{record.endpoint.replace('.', '/')}"
+
+
+def pack_record(record: Record, reached: str, ingress: int) -> dict[str, Any]:
+    """The JSON object of an engine of this node.
+
+    ``reached`` is the ``host:port`` at which other nodes reach its ingress, ``ingress`` that one's
+    incarnation.
+    """
+    namespace, component, endpoint = record.endpoint.split(".")
+    return {
+        "type": "Endpoint",
+        "namespace": namespace,
+        "component": component,
+        "endpoint": endpoint,
+        "instance_id": record.instance,
+        "transport": {"tcp": f"{reached}/{routing_path(record)}"},
+        "request_plane_codec": record.codec,
+        "callhome": {
+            "speaks": SPEAKS,
+            "ingress": f"{ingress:x}",
+            "many": record.many,
+            "capacity": record.capacity,
+        },
+    }
+
+
+def read_record(data: Any) -> Record:
+    """The record of an engine on another node. Raises BadRecord.
+
+    A codec that is not told is JSON: its worker is older than the field.
+    """
+    table = _table(data, "the record")
+    if table.get("type") != "Endpoint":
+        raise BadRecord(f"type is {_short(table.get('type'))}, not 'Endpoint'")
+    endpoint = ".".join(_word(table, key) for key in ("namespace", "component", "endpoint"))
+    instance = _number(table.get("instance_id"), "instance_id", _LARGEST_ID)
+    via = _via(_table(table.get("transport"), "transport"))
+    codec = table.get("request_plane_codec")
+    if codec is not None and codec not in _CODECS:
+        raise BadRecord(f"request_plane_codec is {_short(codec)}, not 'msgpack' or 'json'")
+    many, capacity, speaks = _ours(table.get("callhome"))
+    return Record(
+        instance=instance,
+        address=Address(f"{endpoint}@{via.partition('/')[0]}", instance, 0, 0),
+        kind="engine",
+        endpoint=endpoint,
+        many=many,
+        capacity=capacity,
+        codec=codec or "json",
+        via=via,
+        speaks=speaks,
+    )
+
+
+def _ours(data: Any) -> tuple[bool, int, str]:
+    """What only a node of ours says of its engine; a later version of us may say more."""
+    if data is None:
+        return False, 0, ""
+    table = _table(data, "callhome")
+    many = table.get("many", False)
+    if not isinstance(many, bool):
+        raise BadRecord(f"callhome.many is {_short(many)}, not true or false")
+    capacity = _number(table.get("capacity", 0), "callhome.capacity", _LARGEST_CAPACITY)
+    return many, capacity, SPEAKS if table.get("speaks") == SPEAKS else ""
+
+
+def _via(transport: Mapping[str, Any]) -> str:
+    address = transport.get("tcp")
+    if not isinstance(address, str):
+        named = ", ".join(sorted(map(_short, transport))[:3]) or "none"
+        raise BadRecord(f"its transport is {named}, not tcp")
+    reached, slash, path = address.partition("/")
+    try:
+        host_port(reached, "transport.tcp")
+    except SpecError as error:
+        raise BadRecord(str(error)) from None
+    if not slash or not _PATH.fullmatch(path) or reached.endswith(":0"):
+        raise BadRecord(f"transport.tcp is {_short(address)}, not 'host:port/path'")
+    return address
+
+
+def _word(table: Mapping[str, Any], key: str) -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or not _WORD.fullmatch(value):
+        raise BadRecord(f"{key} is {_short(value)}, not a name")
+    return value
+
+
+def _number(value: Any, key: str, largest: int) -> int:
+    if type(value) is not int or not 0 <= value <= largest:
+        raise BadRecord(f"{key} is {_short(value)}, not a whole number from 0 to {largest}")
+    return value
+
+
+def _table(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise BadRecord(f"{what} is {_short(value)}, not an object")
+    return value
+
+
+def _short(value: object) -> str:
+    return repr(value)[:80]
