@@ -9,7 +9,8 @@ runtime, on its loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors.messages import Announce, Attached, Release
@@ -27,7 +28,8 @@ _ANSWER = 1.0
 #: Frames of a request whose router died are kept this long, in seconds, for an engine that has
 #: them.
 _LATE_ACCEPT = 10.0
-_MAX_HANDLES = 65_536
+#: In one message.
+MAX_HANDLES = 65_536
 #: ``[dtype, shape, bytes]`` stands in the table where the peer cannot read our memory.
 _INLINE_FIELDS = 3
 
@@ -36,9 +38,9 @@ def read_handles(values: list[Any]) -> list[Handle]:
     """The handles of a message, checked; inline entries (bytes) pass. Raises
     RemoteProtocolError.
     """
-    if len(values) > _MAX_HANDLES:
+    if len(values) > MAX_HANDLES:
         raise RemoteProtocolError(
-            f"{len(values)} handles in one message, {_MAX_HANDLES} are allowed"
+            f"{len(values)} handles in one message, {MAX_HANDLES} are allowed"
         )
     return [
         handle_from_wire(each)
@@ -65,7 +67,8 @@ class Links:
             limit=runtime.settings.arena_limit,
             threshold=runtime.settings.inline_below,
         )
-        self._answers: dict[int, list[asyncio.Future[None]]] = {}
+        self._answers: dict[int, list[Callable[[], object]]] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
         #: Handles of requests that nobody has accepted yet, by stream; and those given back early.
         self._requests: dict[int, tuple[Address, list[Handle]]] = {}
         self._early: set[tuple[int, int, int]] = set()
@@ -77,11 +80,75 @@ class Links:
         """Lease an item's handles to ``peer``, or put their bytes in line where it cannot read
         them.
         """
-        memory, handles = self.memory, encoded.handles
+        handles = held(encoded.handles)
+        if self._undecided(peer, handles):
+            try:
+                await self._announced(peer, handles)
+            except BaseException:
+                self._unexport(handles)
+                raise
+        return self._lent(encoded, handles, peer, number)
+
+    def lend_soon(
+        self,
+        encoded: Encoded,
+        peer: Address,
+        number: int,
+        then: Callable[[Encoded | CallHomeError], None],
+    ) -> None:
+        """As ``lend``, without a task: ``then`` is called at once but for the first handles into a
+        segment, which wait for the peer's answer.
+        """
+        handles = held(encoded.handles)
+
+        def settle() -> None:
+            try:
+                found: Encoded | CallHomeError = self._lent(encoded, handles, peer, number)
+            except CallHomeError as error:
+                found = error
+            then(found)
+
+        if not self._undecided(peer, handles):
+            settle()
+            return
+
+        def answered(final: bool = False) -> None:
+            if not final and self._undecided(peer, handles):
+                self._answers.setdefault(peer.incarnation, []).append(answered)
+                return
+            timer.cancel()
+            self._timers.discard(timer)
+            settle()
+
+        def late() -> None:
+            self._refuse(peer, handles)
+            waiting = self._answers[peer.incarnation]
+            waiting.remove(answered)
+            if not waiting:
+                del self._answers[peer.incarnation]
+            answered(final=True)
+
+        try:
+            self._tell(peer, handles)
+        except CallHomeError as error:
+            self._unexport(handles)
+            then(error)
+            return
+        timer = self._loop.call_later(_ANSWER, late)
+        self._timers.add(timer)
+        self._answers.setdefault(peer.incarnation, []).append(answered)
+
+    def _undecided(self, peer: Address, handles: Sequence[Handle]) -> bool:
+        """Whether it is not known yet if ``peer`` can read these."""
+        memory = self.memory
+        return not memory.attached(peer.incarnation, handles) and memory.usable(peer.incarnation)
+
+    def _lent(
+        self, encoded: Encoded, handles: Sequence[Handle], peer: Address, number: int
+    ) -> Encoded:
+        memory = self.memory
         lent: list[tuple[int, int, int]] = []
         try:
-            if not memory.attached(peer.incarnation, handles) and memory.usable(peer.incarnation):
-                await self._announced(peer, handles)
             if memory.usable(peer.incarnation) and memory.attached(peer.incarnation, handles):
                 for handle in handles:
                     memory.lend(handle, peer.incarnation, number)
@@ -90,35 +157,42 @@ class Links:
             encoded = inline(encoded, memory)
         except BaseException:
             memory.release(peer.incarnation, lent)
-            for handle in handles:
-                memory.unexport(handle)
+            self._unexport(handles)
             raise
-        for handle in handles:
-            memory.unexport(handle)
+        self._unexport(handles)
         return encoded
+
+    def _unexport(self, handles: Sequence[Handle]) -> None:
+        for handle in handles:
+            self.memory.unexport(handle)
 
     def take_back(self, encoded: Encoded, peer: Address) -> None:
         """End the leases of an item that was lent to ``peer`` and then not sent."""
         leases = [(each.segment, each.offset, each.generation) for each in held(encoded.handles)]
         self.memory.release(peer.incarnation, leases)
 
-    async def _announced(self, peer: Address, handles: Sequence[Handle]) -> None:
-        """Announce what ``peer`` has not been told of, and wait for its answers."""
+    def _tell(self, peer: Address, handles: Sequence[Handle]) -> None:
+        """Announce what ``peer`` has not been told of."""
         for announcement in self.memory.needs(peer.incarnation, handles):
             message = Announce(list(announcement))
             self._runtime.port.send(peer, message, control=True)
+
+    async def _announced(self, peer: Address, handles: Sequence[Handle]) -> None:
+        """Announce what ``peer`` has not been told of, and wait for its answers."""
+        self._tell(peer, handles)
         try:
             async with asyncio.timeout(_ANSWER):
-                while self.memory.usable(peer.incarnation) and not self.memory.attached(
-                    peer.incarnation, handles
-                ):
+                while self._undecided(peer, handles):
                     answer = self._loop.create_future()
-                    self._answers.setdefault(peer.incarnation, []).append(answer)
+                    self._answers.setdefault(peer.incarnation, []).append(partial(_wake, answer))
                     await answer
         except TimeoutError:
-            # Not again for each item: it gets bytes from now on.
-            for handle in handles:
-                self.memory.mark(peer.incarnation, handle.segment, ok=False)
+            self._refuse(peer, handles)
+
+    def _refuse(self, peer: Address, handles: Sequence[Handle]) -> None:
+        """Not again for each item: a peer that does not answer gets bytes from now on."""
+        for handle in handles:
+            self.memory.mark(peer.incarnation, handle.segment, ok=False)
 
     def _attached(self, sender: int, m: Attached) -> None:
         self.memory.mark(sender, m.segment, m.ok)
@@ -128,8 +202,7 @@ class Links:
 
     def _answer(self, peer: int) -> None:
         for answer in self._answers.pop(peer, ()):
-            if not answer.done():
-                answer.set_result(None)
+            answer()
 
     def segments(self, values: Sequence[Any]) -> list[Any]:
         """Announcements to travel inside an Open: who will serve it is not known yet."""
@@ -241,4 +314,11 @@ class Links:
                 self._runtime.peers.later(_LATE_ACCEPT, self.refused, number)
 
     def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
         self.memory.close()
+
+
+def _wake(answer: asyncio.Future[None]) -> None:
+    if not answer.done():
+        answer.set_result(None)

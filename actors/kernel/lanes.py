@@ -1,0 +1,179 @@
+"""One direction of one relayed stream, in order: small messages do not overtake large ones.
+
+A relay (of a router or an ingress) has a lane for what it passes on to an actor of its own node.
+What came whole goes on at once; behind a body that is still arriving it waits. What goes round a
+lane is control: credit, stop and kill wait for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from actors.kernel.bodies import Incoming
+from actors.kernel.links import held
+from actors.messages import ItemBody
+from transport.bus.address import Address
+from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError
+from transport.payload import Encoded
+from transport.wire.message import Message
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime import Runtime
+
+
+class Bodies(Protocol):
+    """What a lane needs of the connection that a body comes over."""
+
+    def expect(
+        self, number: int, targets: Sequence[memoryview], done: Callable[[bool], None]
+    ) -> None:
+        """Put the bytes of body ``number`` into ``targets``; ``done`` hears whether it is whole."""
+
+    def drop_body(self, number: int) -> None:
+        """Body ``number`` is wanted no more; its ``done`` is not called."""
+
+
+class _Place:
+    """A place in the queue: a message that may go, or one whose body has not come yet."""
+
+    __slots__ = ("encoded", "incoming", "message", "size", "unwanted")
+
+    def __init__(self, message: Message | None, size: int) -> None:
+        self.message = message
+        self.size = size
+        self.incoming: Incoming | None = None
+        #: Tells the connection, while the body comes, that it may go nowhere.
+        self.unwanted: Callable[[], None] | None = None
+        #: What is lent to the peer already, though its message has not gone.
+        self.encoded: Encoded | None = None
+
+
+class Lane:
+    """What one relayed stream sends to ``peer``, an actor on this node's bus, as stream
+    ``number``.
+    """
+
+    __slots__ = ("_closed", "_queue", "_runtime", "_waiting", "number", "peer")
+
+    def __init__(self, runtime: Runtime, peer: Address, number: int) -> None:
+        self._runtime = runtime
+        self.peer = peer
+        self.number = number
+        # Most streams never have a body: theirs costs no queue.
+        self._queue: deque[_Place] | None = None
+        self._waiting = 0
+        self._closed = False
+
+    def send(self, message: Message, size: int = 64) -> None:
+        """Pass a message of ``size`` bytes on, behind what waits; once closed, drop it.
+
+        Raises RemoteProtocolError when more waits behind a body than any credit allows.
+        """
+        if self._closed:
+            return
+        if not self._queue:
+            self._runtime.port.send(self.peer, message, size=size)
+            return
+        settings = self._runtime.settings
+        self._waiting += size
+        if len(self._queue) >= settings.outbox_messages or self._waiting > settings.outbox_bytes:
+            raise RemoteProtocolError(
+                f"{len(self._queue)} messages and {self._waiting} bytes of one stream wait behind "
+                "a body: its sender minds no credit"
+            )
+        self._queue.append(_Place(message, size))
+
+    def body(
+        self,
+        connection: Bodies,
+        message: ItemBody,
+        make: Callable[[Encoded], Message],
+        failed: Callable[[CallHomeError], None],
+    ) -> None:
+        """Take in what follows ``message`` and pass on what ``make`` says it is, in its turn.
+
+        ``failed`` is called, at most once and never after ``close``, with RemoteProtocolError for a
+        message that cannot be, TooLarge, MemoryExhausted, or ConnectionLost when the body does not
+        come. The lane has closed by then, since what is behind a hole must not go on: the stream's
+        end goes past it.
+        """
+        if self._closed:
+            return
+        try:
+            incoming = Incoming(self._runtime, message)
+        except CallHomeError as error:
+            self.close()
+            failed(error)
+            return
+        place = _Place(None, 0)
+        place.incoming = incoming
+        if self._queue is None:
+            self._queue = deque()
+        self._queue.append(place)
+
+        def done(whole: bool) -> None:
+            self._came(place, whole, make, failed)
+
+        if incoming.targets:
+            place.unwanted = partial(connection.drop_body, message.body)
+            connection.expect(message.body, incoming.targets, done)
+        else:
+            done(True)
+
+    def close(self) -> None:
+        """Drop what waits; leases of what has not gone come back, bodies that come go nowhere."""
+        self._closed = True
+        queue, self._queue = self._queue, None
+        for place in queue or ():
+            if place.incoming is not None:
+                place.incoming.drop()
+                place.incoming = None
+                if place.unwanted is not None:
+                    place.unwanted()
+            if place.encoded is not None:
+                self._runtime.links.take_back(place.encoded, self.peer)
+
+    def _came(
+        self,
+        place: _Place,
+        whole: bool,
+        make: Callable[[Encoded], Message],
+        failed: Callable[[CallHomeError], None],
+    ) -> None:
+        incoming, place.incoming, place.unwanted = place.incoming, None, None
+        if incoming is None:
+            return  # closed meanwhile
+        if not whole:
+            incoming.drop()
+            self.close()
+            failed(ConnectionLost("a large value broke off on its way"))
+            return
+
+        def lent(found: Encoded | CallHomeError) -> None:
+            if self._closed:
+                if not isinstance(found, CallHomeError):
+                    self._runtime.links.take_back(found, self.peer)
+            elif isinstance(found, CallHomeError):
+                self.close()
+                failed(found)
+            else:
+                place.encoded, place.size = found, found.carried
+                place.message = make(found)
+                self._waiting += place.size
+                self._go_on()
+
+        encoded = incoming.finish()
+        if held(encoded.handles):
+            self._runtime.links.lend_soon(encoded, self.peer, self.number, lent)
+        else:
+            lent(encoded)
+
+    def _go_on(self) -> None:
+        """Send what stands at the head and may go."""
+        while self._queue and (message := self._queue[0].message) is not None:
+            place = self._queue.popleft()
+            self._waiting -= place.size
+            self._runtime.port.send(self.peer, message, size=place.size)
