@@ -50,6 +50,11 @@ def message(tag: int) -> Callable[[_T], _T]:
     return register
 
 
+def tag_of(cls: type) -> int:
+    """The tag that a message class is registered under; 0 when it is not."""
+    return _tags.get(cls, 0)
+
+
 def _first_use(tag: int, cls: type) -> Callable[[list[Any]], Message]:
     builder = _builders[tag] = _builder(cls)
     return builder

@@ -1,0 +1,268 @@
+"""What goes out over the connection that two nodes share: messages first, then bodies in chunks.
+
+Messages of one loop tick leave as one batch. Bodies follow chunk by chunk, each in its turn, and
+only while little waits to be sent, so that what is said later passes between the chunks of a large
+body instead of behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from transport.callhome.link import Link
+from transport.callhome.mux_in import Pieces
+from transport.errors import LocalProtocolError
+from transport.wire.message import BatchWriter, Message, tag_of
+from transport.wire.mux import ABORT, BATCH, BODY, CHUNK, MAX_BATCH, MAX_NUMBER, pack_mux
+
+log = logging.getLogger("callhome.net")
+
+#: Bodies that may be announced and not complete; what comes behind them waits, but for control.
+MOST_BODIES = 1024
+#: Bytes that may wait in the link before batches and chunks wait here instead.
+_ENOUGH = 512 << 10
+#: A batch is closed at so many bytes, or bodies announced in it.
+_GROUP_BYTES = 256 << 10
+_GROUP_BODIES = 32
+_GROUP_CONTROL = 4096
+#: Messages whose tag is lower travel in order, those from here on are control.
+_CONTROL = 16
+
+
+class _Group:
+    """Messages of one batch, and the bodies that they announce."""
+
+    __slots__ = ("bodies", "messages", "size")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.size = 0
+        self.bodies: list[_Body] = []
+
+
+class _Body:
+    """A body on its way out. ``done`` None: aborted, which the peer still has to hear."""
+
+    __slots__ = ("done", "number", "pieces")
+
+    def __init__(self, number: int, pieces: Pieces, done: Callable[[], None]) -> None:
+        self.number = number
+        self.pieces = pieces
+        self.done: Callable[[], None] | None = done
+
+
+class Outflow:
+    """Queues of one connection, used by it only.
+
+    ``tell`` calls a function of somebody else, whose faults are not the connection's.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        incarnation: int,
+        tell: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._link = link
+        self._writer = BatchWriter(incarnation)
+        self._control_types: dict[type, bool] = {}
+        self._tell = tell
+        self._control: list[Message] = []
+        self._groups: deque[_Group] = deque()
+        #: Bodies whose announcement has left, in turn, and all that are not complete, by number.
+        self._turn: deque[_Body] = deque()
+        self._bodies: dict[int, _Body] = {}
+        #: Bodies whose last chunk the link has, and how much will have been sent when it is gone.
+        self._leaving: deque[tuple[int, _Body]] = deque()
+        self._written = 0
+        self._last = 0
+        self._waiting_bytes = 0
+        self._awaits_drain = False
+        self.batches = self.messages = 0
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that wait here or in the link, bodies included."""
+        return self._waiting_bytes + self._link.backlog
+
+    @property
+    def open(self) -> int:
+        """Bodies that have been announced or will be, and are not complete."""
+        return len(self._bodies)
+
+    def queue(self, message: Message, size: int) -> bool:
+        """Put a message into its batch; True when there is enough for one."""
+        if self._is_control(type(message)):
+            self._control.append(message)
+            return len(self._control) >= _GROUP_CONTROL
+        group = self._group()
+        group.messages.append(message)
+        group.size += size
+        self._waiting_bytes += size
+        return group.size >= _GROUP_BYTES
+
+    def queue_body(
+        self, message: Message, number: int, pieces: Pieces, done: Callable[[], None]
+    ) -> None:
+        """Put the announcement of a body into its batch; the body follows it.
+
+        Raises LocalProtocolError when the number is none or in use.
+        """
+        if number in self._bodies or not 0 < number <= MAX_NUMBER:
+            raise LocalProtocolError(f"body {number} is on its way already, or its number is none")
+        body = self._bodies[number] = _Body(number, pieces, done)
+        group = self._group()
+        group.messages.append(message)
+        group.bodies.append(body)
+        self._waiting_bytes += pieces.left
+
+    def new_body(self) -> int:
+        """A number for a body, which is not in use."""
+        number = self._last
+        while (number := number % MAX_NUMBER + 1) in self._bodies:
+            pass
+        self._last = number
+        return number
+
+    def abort(self, number: int) -> None:
+        """The body will not be completed; its memory is let go and the peer is told in turn."""
+        body = self._bodies.get(number)
+        if body is not None and body.done is not None:
+            body.done = None
+            self._waiting_bytes -= body.pieces.left
+            body.pieces.drop()
+
+    def flush(self) -> None:
+        """Give the link what it should have now, and see to it that the rest follows."""
+        link = self._link
+        if self._control:
+            messages, self._control = self._control, []
+            self._batch(messages)
+        if link.backlog < _ENOUGH:
+            self._send_groups()
+            chunk = bool(self._turn)
+            while chunk:
+                self._send_chunk()
+                chunk = bool(self._turn) and link.backlog < _ENOUGH
+        link.flush()
+        self._see_leaving()
+        if not self._awaits_drain and (self._groups or self._turn):
+            self._awaits_drain = True
+            link.when_drained(self._drained)
+
+    def finish(self) -> None:
+        """Give the link all messages that wait, since nothing is sent afterwards."""
+        self._batch(self._control)
+        for group in self._groups:
+            self._batch(group.messages)
+        self._control = []
+        self._groups.clear()
+
+    def settle(self) -> None:
+        """Look whether the last bytes of bodies have left; for a coarse timer."""
+        self._see_leaving()
+
+    def close(self) -> None:
+        """Nothing leaves any more; who waits for a body to leave is told that it is over."""
+        self._control.clear()
+        self._groups.clear()
+        self._turn.clear()
+        over = [*self._bodies.values(), *(body for _, body in self._leaving)]
+        self._bodies.clear()
+        self._leaving.clear()
+        self._waiting_bytes = 0
+        for body in over:
+            body.pieces.drop()
+            self._over(body)
+
+    def write(self, *parts: bytes | memoryview) -> None:
+        """Write to the link, in its order with everything else."""
+        self._written += sum(map(len, parts))
+        self._link.write(*parts)
+
+    def _drained(self) -> None:
+        self._awaits_drain = False
+        self.flush()
+
+    def _is_control(self, kind: type) -> bool:
+        found = self._control_types.get(kind)
+        if found is None:
+            found = self._control_types[kind] = tag_of(kind) >= _CONTROL
+        return found
+
+    def _group(self) -> _Group:
+        groups = self._groups
+        if groups:
+            last = groups[-1]
+            if last.size < _GROUP_BYTES and len(last.bodies) < _GROUP_BODIES:
+                return last
+        groups.append(_Group())
+        return groups[-1]
+
+    def _send_groups(self) -> None:
+        groups, link = self._groups, self._link
+        while groups and link.backlog < _ENOUGH:
+            group = groups[0]
+            if group.bodies:
+                if len(self._turn) + len(group.bodies) > MOST_BODIES:
+                    return
+                self._turn.extend(group.bodies)
+            groups.popleft()
+            self._waiting_bytes -= group.size
+            self._batch(group.messages)
+
+    def _batch(self, messages: list[Message]) -> None:
+        if not messages:
+            return
+        try:
+            batch = self._writer.pack(messages)
+        except LocalProtocolError:
+            log.exception("a message for another node cannot be packed")
+            batch = self._writer.salvage(messages)
+        if len(batch) > MAX_BATCH:
+            self._halves(messages, len(batch))
+            return
+        self.batches += 1
+        self.messages += len(messages)
+        self.write(pack_mux(BATCH, len(batch)), batch)
+
+    def _halves(self, messages: list[Message], size: int) -> None:
+        """A batch that is too large, though its messages said that they were small."""
+        if len(messages) > 1:
+            middle = len(messages) // 2
+            self._batch(messages[:middle])
+            self._batch(messages[middle:])
+        else:
+            # What is missing is found by its receiver, who counts the items.
+            name = type(messages[0]).__name__
+            log.error("a %s of %d bytes fits into no batch and is dropped", name, size)
+
+    def _send_chunk(self) -> None:
+        """One chunk of the body whose turn it is."""
+        body = self._turn.popleft()
+        pieces = body.pieces
+        if body.done is None:
+            del self._bodies[body.number]
+            self.write(pack_mux(ABORT, 0, body.number))
+            return
+        size = min(CHUNK, pieces.left)
+        self._waiting_bytes -= size
+        self.write(pack_mux(BODY, size, body.number), *pieces.take(size))
+        if pieces.left:
+            self._turn.append(body)
+        else:
+            del self._bodies[body.number]
+            self._leaving.append((self._written, body))
+
+    def _see_leaving(self) -> None:
+        if self._leaving:
+            sent = self._written - self._link.backlog
+            while self._leaving and self._leaving[0][0] <= sent:
+                self._over(self._leaving.popleft()[1])
+
+    def _over(self, body: _Body) -> None:
+        done, body.done = body.done, None
+        if done is not None:
+            self._tell(done)
