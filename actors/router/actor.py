@@ -3,23 +3,53 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
-from actors.discovery.base import Change, Discovery
+from actors.discovery.base import Change, Discovery, Listener
+from actors.discovery.merged import MergedDiscovery
+from actors.discovery.record import SPEAKS
 from actors.errors import CallHomeError, NoWorkers, SpecError, Unsupported
 from actors.kernel.actor import Actor
 from actors.kernel.served import Served
-from actors.messages import Added, End, Kill, Lost, Open, Record, Removed, Report, Snapshot, Stop
+from actors.messages import (
+    Added,
+    Credit,
+    End,
+    Feed,
+    FeedEnd,
+    FeedItem,
+    Kill,
+    Lost,
+    Open,
+    Record,
+    Removed,
+    Report,
+    Snapshot,
+    Stop,
+)
 from actors.router.dispatch import StreamingDispatch
+from actors.router.foreign import ForeignDispatch
 from actors.router.local import LocalDispatch
-from actors.router.occupancy import Carried, Occupancy
+from actors.router.occupancy import Carried, Occupancy, place_of
+from actors.router.peers import StaticPeers
 from actors.router.policy import POLICIES, Policy
+from actors.router.relay import Plane, Relay
+from actors.router.remote import RemoteDispatch
 from transport.bus.address import Address
-from transport.errors import shown, to_wire
+from transport.errors import RemoteProtocolError, shown, to_wire
 
 #: Longest name, in characters, that a known endpoint could be meant by.
 _LONGEST = 256
+#: What a home tells the peer of its stream, and what a relay does with it.
+_RELAYED: dict[type, Callable[[Relay, Any], None]] = {
+    Credit: lambda relay, m: relay.credit(m),
+    Feed: lambda relay, m: relay.feed(m),
+    FeedItem: lambda relay, m: relay.feed_item(m),
+    FeedEnd: lambda relay, m: relay.feed_end(m),
+}
 
 
 class RouterActor(Actor):
@@ -34,6 +64,8 @@ class RouterActor(Actor):
         self._random = random.Random(seed)
         self._policies: dict[str, Policy] = {}
         self._records: dict[str, dict[int, Record]] = {}
+        #: ``host:port`` of ingresses of other nodes whose engines are to be found.
+        self.static_peers: list[str] = []
         self._serving_now: dict[str, list[Carried]] = {}
         self.occupancy = Occupancy()
         self.discovery: Discovery | None = None
@@ -45,19 +77,44 @@ class RouterActor(Actor):
     async def on_start(self) -> None:
         runtime = self.runtime
         self.dispatch: StreamingDispatch = LocalDispatch(runtime)
+        self._plane = Plane(runtime, self.tasks, self.occupancy.settle, self.counters.failed)
+        self._remote = RemoteDispatch(self._plane)
+        self._foreign = ForeignDispatch(self._plane)
         # Opens for endpoints are routed, all others are for this actor itself.
         self._own = self._serving.open
         runtime.on(Open, self._route)
-        runtime.on(Stop, self._forward)
-        runtime.on(Kill, self._forward)
+        self.peers = StaticPeers(runtime, self.static_peers, self._source)
+        own: dict[type, Callable[[int, Any], None]] = {
+            Stop: runtime.handler(Stop),
+            Kill: runtime.handler(Kill),
+        }
+        self._cancel_own = own
+        runtime.on(Stop, self._stop)
+        runtime.on(Kill, self._kill)
+        for kind, take in _RELAYED.items():
+            runtime.on(kind, partial(self._relayed, take, runtime.handler(kind)))
         runtime.on(Report, self._report)
         runtime.when_down.append(self._down)
         if self.discovery is not None:
             self._subscription = await self.discovery.subscribe(self._changed)
+        self.peers.start(self.tasks)
 
     async def on_stop(self) -> None:
+        self.peers.stop()
         if self.discovery is not None:
             self._subscription.cancel()
+        await self._plane.close(f"{self.name} stops")
+
+    def _source(self) -> Listener:
+        """Where the records of another node go: by way of the discovery that merges all sources."""
+        if isinstance(self.discovery, MergedDiscovery):
+            return self.discovery.source()
+        return self._changed
+
+    def _way(self, record: Record) -> StreamingDispatch:
+        if not record.via:
+            return self.dispatch
+        return self._remote if record.speaks == SPEAKS else self._foreign
 
     def _changed(self, change: Change) -> None:
         if isinstance(change, Added):
@@ -65,42 +122,49 @@ class RouterActor(Actor):
         elif isinstance(change, Removed):
             self._remove(change.record, change.reason)
         elif isinstance(change, Snapshot):
-            known = {record.instance for record in change.records}
+            known = {(record.instance, record.endpoint) for record in change.records}
             for records in list(self._records.values()):
                 for record in list(records.values()):
-                    if record.instance not in known:
+                    if (record.instance, record.endpoint) not in known:
                         self._remove(record, "it is not in the registry any more")
             for record in change.records:
                 self._add(record)
 
     def _add(self, record: Record) -> None:
-        if record.kind != "engine" or not self.runtime.peers.watch(record.address):
+        if record.kind != "engine":
+            return
+        # What is on another node has no process here: its connections tell when it is gone.
+        if not record.via and not self.runtime.peers.watch(record.address):
             return
         self._records.setdefault(record.endpoint, {})[record.instance] = record
-        self.occupancy.add(record.address, record.endpoint, record.capacity)
+        self.occupancy.add(record)
         self._list(record.endpoint)
-        self.dispatch.on_instance_added(record)
+        self._way(record).on_instance_added(record)
 
     def _remove(self, record: Record, reason: str) -> None:
         records = self._records.get(record.endpoint)
-        if records is not None and records.pop(record.instance, None) is not None:
-            self._list(record.endpoint)
-            self.dispatch.on_instance_removed(record, reason)
+        known = None if records is None else records.pop(record.instance, None)
+        if known is None:
+            return
+        self._list(known.endpoint)
+        self._way(known).on_instance_removed(known, reason)
+        if known.via:
+            self.occupancy.retire(place_of(known))
 
     def _list(self, endpoint: str) -> None:
         """The workers of an endpoint in a stable order, made when they change and not for each
         stream.
         """
-        workers = self.occupancy.workers
-        self._serving_now[endpoint] = [
-            workers[instance] for instance in sorted(self._records[endpoint]) if instance in workers
-        ]
+        workers, records = self.occupancy.workers, self._records[endpoint]
+        places = [place_of(records[instance]) for instance in sorted(records)]
+        self._serving_now[endpoint] = [workers[place] for place in places if place in workers]
 
     def _down(self, address: Address, reason: str) -> None:
         """Behind the barrier: permits and unaccepted streams of a dead worker."""
-        for records in self._records.values():
+        self._plane.home_down(address, reason)
+        for records in list(self._records.values()):
             record = records.get(address.incarnation)
-            if record is not None:
+            if record is not None and record.address == address:
                 self._remove(record, reason)
         for home, stream in self.occupancy.remove(address.incarnation):
             self.runtime.port.send(home, Lost(stream, address, reason), control=True)
@@ -116,20 +180,37 @@ class RouterActor(Actor):
         self.counters.requests += 1
         workers = self._serving_now.get(m.target)
         if not workers:
-            self._refuse(m, self._nobody(m.target))
+            self._unserved(m)
             return
         policy = self._policies.get(m.target)
         if policy is None:
             policy = self._policies[m.target] = POLICIES[self._policy_name](self._random.randrange)
+        if self.occupancy.find(m.home.incarnation, m.stream) is not None:
+            raise RemoteProtocolError(f"stream {m.stream} of {m.home} was opened twice")
         worker = workers[policy.choose(workers)]
         self.occupancy.book(worker, m.home, m.stream)
         try:
-            if m.many:
-                self.dispatch.generate_bidirectional(m, worker.address, m.home)
-            else:
-                self.dispatch.generate(m, worker.address, m.home)
+            self._dispatch(m, worker.record)
         except CallHomeError as error:
             self.occupancy.unbook(m.home, m.stream)
+            self._refuse(m, error)
+
+    def _dispatch(self, m: Open, worker: Record) -> None:
+        way = self.dispatch if not worker.via else self._way(worker)
+        if m.many:
+            way.generate_bidirectional(m, worker, m.home)
+        else:
+            way.generate(m, worker, m.home)
+
+    def _unserved(self, m: Open) -> None:
+        """Nobody serves it, unless it is another node's list of records, which we follow."""
+        door = self.peers.find(m.home, m.target)
+        if door is None:
+            self._refuse(m, self._nobody(m.target))
+            return
+        try:
+            self._dispatch(m, door)
+        except CallHomeError as error:
             self._refuse(m, error)
 
     def _nobody(self, target: str) -> CallHomeError:
@@ -150,14 +231,46 @@ class RouterActor(Actor):
         self.counters.failed(error)
         self.runtime.port.send(m.home, End(m.stream, 0, to_wire(error)), size=512)
 
+    def _stop(self, sender: int, m: Stop) -> None:
+        relay = self._plane.find(m.home, m.stream)
+        if relay is None:
+            self._forward(sender, m)
+        else:
+            relay.stop(m.reason)
+
+    def _kill(self, sender: int, m: Kill) -> None:
+        relay = self._plane.find(m.home, m.stream)
+        if relay is None:
+            self._forward(sender, m)
+        else:
+            self.counters.cancelled += 1
+            self._plane.kill(relay, m.reason)
+
     def _forward(self, sender: int, m: Stop | Kill) -> None:
-        """A cancel that was sent before the stream had a peer: it follows its Open, on the same
-        lane.
+        """A cancel that was sent before the stream had a peer follows its Open, on the same lane;
+        one of a stream that this actor serves itself has arrived.
         """
+        if (m.home, m.stream) in self._serving.streams:
+            self._cancel_own[type(m)](sender, m)
+            return
         worker = self.occupancy.find(m.home, m.stream)
-        if worker is not None:
+        if worker is not None and not worker.record.via:
             self.runtime.port.send(worker.address, m)
             self.runtime.port.flush()
+
+    def _relayed(
+        self,
+        take: Callable[[Relay, Any], None],
+        other: Callable[[int, Any], None],
+        sender: int,
+        m: Any,
+    ) -> None:
+        """What a home tells its peer: the worker that this router relays to, or this actor."""
+        relay = self._plane.find(sender, m.stream)
+        if relay is None:
+            other(sender, m)
+        else:
+            take(relay, m)
 
     def _report(self, sender: int, m: Report) -> None:
         if sender == m.incarnation:
@@ -178,6 +291,7 @@ class RouterActor(Actor):
             "queued": 0,
             "capacity": None,
             "workers": workers,
+            "ways": self._remote.ways(),
         }
 
     def _workers_now(self) -> list[dict[str, Any]]:

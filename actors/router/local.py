@@ -14,13 +14,13 @@ class LocalDispatch:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
 
-    def generate(self, open: Open, worker: Address, home: Address) -> None:
+    def generate(self, open: Open, worker: Record, home: Address) -> None:
         """Send the Open to the engine's data inbox; the engine calls home by itself."""
         # Built anew, not _replace: that costs three times as much, once a request.
         message = Open(*open[:14], self._runtime.address, [])
-        self._runtime.port.send(worker, message, size=len(open.payload) + 128, bounded=True)
+        self._runtime.port.send(worker.address, message, size=len(open.payload) + 128, bounded=True)
 
-    def generate_bidirectional(self, open: Open, worker: Address, home: Address) -> None:
+    def generate_bidirectional(self, open: Open, worker: Record, home: Address) -> None:
         """As ``generate``: on the bus the request items too go straight from the home to the
         engine.
         """

@@ -3,38 +3,47 @@
 Pure: reports and bookings in, loads out. An engine's reports are cumulative, so a lost or reordered
 one does no harm: ``load = in_flight + queued + (sent - opened)``, where ``sent`` is what this
 router has sent and ``opened`` what the engine has seen of it. Permits held are ``sent - settled``.
+A worker on another node reports nothing: its streams pass through this router, which settles each
+as it ends, so its load is what this router has with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from actors.messages import Report
+from actors.messages import Record, Report
 from transport.bus.address import Address
 from transport.errors import RemoteProtocolError
 
+#: A stream: its home's incarnation and its number there.
 Key = tuple[int, int]
+#: A worker: its incarnation, or where several endpoints of a process share one, that and the
+#: endpoint.
+Place = int | tuple[int, str]
 
 
 class Carried:
     """One worker incarnation: its report and this router's bookings."""
 
     __slots__ = (
-        "address",
         "capacity",
-        "endpoint",
         "in_flight",
         "opened",
+        "place",
         "queued",
+        "record",
+        "retired",
         "sent",
         "seq",
         "settled",
     )
 
-    def __init__(self, address: Address, endpoint: str, capacity: int) -> None:
-        self.address = address
-        self.endpoint = endpoint
-        self.capacity = capacity
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.place = place_of(record)
+        self.capacity = record.capacity
+        #: Its record is gone: it is forgotten with its last permit.
+        self.retired = False
         self.sent = 0
         self.seq = 0
         self.in_flight = 0
@@ -43,8 +52,16 @@ class Carried:
         self.settled = 0
 
     @property
+    def address(self) -> Address:
+        return self.record.address
+
+    @property
+    def endpoint(self) -> str:
+        return self.record.endpoint
+
+    @property
     def instance(self) -> int:
-        return self.address.incarnation
+        return self.record.instance
 
     @property
     def load(self) -> int:
@@ -56,20 +73,31 @@ class Carried:
         return self.sent - self.settled
 
 
+def place_of(record: Record) -> Place:
+    """Under what a worker is kept: incarnations of this node have one endpoint each, those of
+    others may serve several.
+    """
+    return (record.instance, record.endpoint) if record.via else record.address.incarnation
+
+
 class Occupancy:
     """All workers that one router knows, and the streams it has sent to them."""
 
     def __init__(self) -> None:
-        self.workers: dict[int, Carried] = {}
+        self.workers: dict[Place, Carried] = {}
         self._booked: dict[Key, Carried] = {}
-        self._by_worker: dict[int, dict[Key, Address]] = {}
+        self._by_worker: dict[Place, dict[Key, Address]] = {}
 
-    def add(self, address: Address, endpoint: str, capacity: int) -> Carried:
+    def add(self, record: Record) -> Carried:
         """A worker that can serve; known already: its permits stay."""
-        worker = self.workers.get(address.incarnation)
+        place = place_of(record)
+        worker = self.workers.get(place)
         if worker is None:
-            worker = self.workers[address.incarnation] = Carried(address, endpoint, capacity)
-            self._by_worker[address.incarnation] = {}
+            worker = self.workers[place] = Carried(record)
+            self._by_worker[place] = {}
+        elif record.via:
+            worker.record, worker.capacity = record, record.capacity
+        worker.retired = False
         return worker
 
     def book(self, worker: Carried, home: Address, stream: int) -> None:
@@ -77,13 +105,38 @@ class Occupancy:
         key = (home.incarnation, stream)
         worker.sent += 1
         self._booked[key] = worker
-        self._by_worker[worker.instance][key] = home
+        self._by_worker[worker.place][key] = home
 
     def unbook(self, home: Address, stream: int) -> None:
         """The stream never left this router: as if it had not been booked."""
         worker = self._settle((home.incarnation, stream))
         if worker is not None:
             worker.sent -= 1
+
+    def settle(self, key: Key) -> bool:
+        """A stream to a worker on another node has ended, and its permit comes back; False when it
+        had come back before.
+        """
+        worker = self._settle(key)
+        if worker is None:
+            return False
+        worker.opened += 1
+        worker.settled += 1
+        if worker.retired and not worker.permits:
+            self._forget(worker.place)
+        return True
+
+    def retire(self, place: Place) -> None:
+        """The record of a worker on another node is gone; streams that it has go on."""
+        worker = self.workers.get(place)
+        if worker is not None:
+            worker.retired = True
+            if not worker.permits:
+                self._forget(place)
+
+    def _forget(self, place: Place) -> None:
+        self.workers.pop(place, None)
+        self._by_worker.pop(place, None)
 
     def find(self, home: int, stream: int) -> Carried | None:
         """The worker that has the stream, while it has not settled."""
@@ -118,7 +171,7 @@ class Occupancy:
     def _settle(self, key: Key) -> Carried | None:
         worker = self._booked.pop(key, None)
         if worker is not None:
-            self._by_worker[worker.instance].pop(key, None)
+            self._by_worker[worker.place].pop(key, None)
         return worker
 
     def remove(self, instance: int) -> list[tuple[Address, int]]:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from actors.messages import Report
+from actors.messages import Record, Report
 from actors.router.occupancy import Carried, Occupancy
 from transport.bus.address import Address
 from transport.errors import RemoteProtocolError
@@ -19,9 +19,14 @@ def engine(number: int) -> Address:
     return Address(f"engine-{number}", 1000 + number, 200 + number, 1)
 
 
+def record(number: int, capacity: int = 4, endpoint: str = "t.x.go", via: str = "") -> Record:
+    address = engine(number)
+    return Record(address.incarnation, address, "engine", endpoint, False, capacity, via=via)
+
+
 def one(capacity: int = 4) -> tuple[Occupancy, Carried]:
     occupancy = Occupancy()
-    return occupancy, occupancy.add(engine(0), "t.x.go", capacity)
+    return occupancy, occupancy.add(record(0, capacity))
 
 
 def report(
@@ -110,7 +115,7 @@ def test_a_stream_that_never_left_gives_its_permit_back() -> None:
 
 def test_a_worker_that_dies_takes_its_permits_along() -> None:
     occupancy, worker = one()
-    other = occupancy.add(engine(1), "t.x.go", 4)
+    other = occupancy.add(record(1))
     occupancy.book(worker, HOME, 1)
     occupancy.book(worker, OTHER, 1)
     occupancy.book(other, HOME, 2)
@@ -128,13 +133,13 @@ def test_a_worker_that_dies_takes_its_permits_along() -> None:
 def test_a_worker_that_comes_twice_keeps_its_permits() -> None:
     occupancy, worker = one()
     occupancy.book(worker, HOME, 1)
-    assert occupancy.add(engine(0), "t.x.go", 9) is worker
+    assert occupancy.add(record(0, 9)) is worker
     assert worker.permits == 1
 
 
 def test_a_report_settles_nothing_of_another_worker() -> None:
     occupancy, worker = one()
-    other = occupancy.add(engine(1), "t.x.go", 4)
+    other = occupancy.add(record(1))
     occupancy.book(other, HOME, 1)
     assert occupancy.report(report(1, ended=[[1, 1, ""]])) == []
     assert occupancy.find(1, 1) is other
@@ -146,6 +151,55 @@ def test_a_malformed_name_of_a_stream_is_the_engines_fault(name: list[object]) -
     occupancy, _ = one()
     with pytest.raises(RemoteProtocolError, match="home, number and code"):
         occupancy.report(report(1, ended=[name]))
+
+
+FAR = "10.0.0.7:7400/abc/t/x/go"
+
+
+def test_a_worker_on_another_node_is_counted_by_what_this_router_has_with_it() -> None:
+    occupancy = Occupancy()
+    worker = occupancy.add(record(0, via=FAR))
+    for stream in (1, 2):
+        occupancy.book(worker, HOME, stream)
+    assert (worker.load, worker.permits) == (2, 2)
+    assert occupancy.settle((HOME.incarnation, 1))
+    assert not occupancy.settle((HOME.incarnation, 1))
+    assert (worker.load, worker.permits, occupancy.permits()) == (1, 1, 1)
+    # Its incarnation means nothing on this node: nobody reports in its name.
+    assert occupancy.report(report(1, opened=9, settled=9, ended=[[1, 2, ""]])) == []
+    assert worker.permits == 1
+
+
+def test_endpoints_of_one_process_on_another_node_are_workers_of_their_own() -> None:
+    occupancy = Occupancy()
+    first, second = (
+        occupancy.add(record(0, endpoint=each, via=FAR)) for each in ("a.b.c", "a.b.d")
+    )
+    occupancy.book(first, HOME, 1)
+    assert (first.permits, second.permits) == (1, 0)
+    occupancy.retire(second.place)
+    assert list(occupancy.workers.values()) == [first]
+
+
+def test_a_worker_whose_record_is_gone_stays_until_its_last_permit_is_back() -> None:
+    occupancy = Occupancy()
+    worker = occupancy.add(record(0, via=FAR))
+    occupancy.book(worker, HOME, 1)
+    occupancy.retire(worker.place)
+    assert occupancy.find(HOME.incarnation, 1) is worker
+    assert occupancy.settle((HOME.incarnation, 1))
+    assert occupancy.workers == {}
+    occupancy.retire(worker.place)
+
+
+def test_a_worker_that_comes_back_is_kept_when_its_permits_are_back() -> None:
+    occupancy = Occupancy()
+    worker = occupancy.add(record(0, via=FAR))
+    occupancy.book(worker, HOME, 1)
+    occupancy.retire(worker.place)
+    assert occupancy.add(record(0, via=FAR)) is worker
+    assert occupancy.settle((HOME.incarnation, 1))
+    assert list(occupancy.workers.values()) == [worker]
 
 
 class Truth:
@@ -171,7 +225,7 @@ def test_loads_and_permits_agree_with_the_truth_whatever_happens_to_reports() ->
         draw = random.Random(seed)
         occupancy = Occupancy()
         truths = [Truth(number) for number in range(3)]
-        workers = [occupancy.add(engine(number), "t.x.go", 8) for number in range(3)]
+        workers = [occupancy.add(record(number, 8)) for number in range(3)]
         travelling: list[tuple[Truth, tuple[int, int]]] = []
         reports: list[Report] = []
         stream = 0

@@ -1,0 +1,109 @@
+"""Dispatch to workers that speak Dynamo 1.6: an envelope there, and sockets home for each stream.
+
+Such a worker takes JSON or MessagePack without anything of ours in it, by what its record says. A
+request is written anew for it; what it cannot take is refused before anything is sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from actors.messages import Open, Record
+from actors.router.occupancy import place_of
+from actors.router.relay import Plane
+from actors.router.sockets import SocketRelay
+from transport.bus.address import Address
+from transport.callhome.framed import FramedLink
+from transport.errors import EncodeError
+from transport.wire.envelope import TCP, Envelope, Info, pack_envelope
+from transport.wire.framing import pack_head
+from transport.wire.plain import base_of, plain_of, transcode
+
+
+class ForeignDispatch:
+    """Streams to Dynamo workers."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+
+    def generate(self, open: Open, worker: Record, home: Address) -> None:
+        """See ``StreamingDispatch``. Raises EncodeError with the path of what such a worker cannot
+        take.
+        """
+        codec = plain_of(worker.codec)
+        try:
+            payload = transcode(open.payload, open.codec, codec)
+        finally:
+            self._plane.runtime.drop(open.handles)  # whatever stands behind them cannot go there
+        if open.handles:
+            raise EncodeError(
+                f"{open.target}: the request holds an array, a frame or a buffer; a Dynamo worker "
+                "cannot take it: send lists, or bytes under msgpack"
+            )
+        self._send(open, worker, payload)
+
+    def generate_bidirectional(self, open: Open, worker: Record, home: Address) -> None:
+        """See ``StreamingDispatch``: all request items travel on a socket of their own."""
+        self._plane.runtime.drop(open.handles)
+        self._send(open, worker, b"")
+
+    def _send(self, open: Open, worker: Record, payload: bytes) -> None:
+        address, _, path = worker.via.partition("/")
+        relay = SocketRelay(self._plane, open, worker)
+        self._plane.begin(relay)
+        try:
+            request = None
+            if open.many:
+                request = self._expect(relay, "request", relay.request_came, address, open)
+            response = self._expect(relay, "response", relay.response_came, address, open)
+            header = pack_envelope(
+                Envelope(
+                    open.request_id,
+                    "many_in" if open.many else "single_in",
+                    "many_out",
+                    base_of(worker.codec),
+                    response,
+                    request,
+                    open.metadata,
+                )
+            )
+            parts = [pack_head(len(header), len(payload)) + header, payload]
+            self._plane.requests.send(
+                address, path, {"request-id": open.request_id}, parts, relay.answered
+            )
+        except BaseException:
+            relay.forget_halves()
+            self._plane.undo(relay)
+            raise
+
+    def _expect(
+        self,
+        relay: SocketRelay,
+        stream_type: str,
+        arrived: Callable[[FramedLink], None],
+        address: str,
+        open: Open,
+    ) -> Info:
+        """Register one half, whose deadline is the relay's own."""
+        half = self._plane.reception.expect(
+            stream_type,
+            open.request_id,
+            place_of(relay.worker),
+            arrived,
+            relay.lost,
+            math.inf,
+            address,
+        )
+        relay.halves.append(half)
+        return Info(TCP, half.info)
+
+    def on_instance_added(self, record: Record) -> None:
+        """See ``StreamingDispatch``."""
+        self._plane.reception.added(place_of(record))
+
+    def on_instance_removed(self, record: Record, reason: str) -> None:
+        """See ``StreamingDispatch``; a stream that the worker has not called home for fails now,
+        and none is sent to it for 5 s.
+        """
+        self._plane.reception.removed(place_of(record), reason)

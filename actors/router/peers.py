@@ -1,0 +1,151 @@
+"""Other nodes that a router was told of by name: follows what each of them serves.
+
+A node's ingress tells its records at a reserved path, as a stream like any other: a snapshot, then
+every change. The router opens it as its own client. While a node is away its records are withdrawn,
+and it is asked again with growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from actors.discovery.base import Listener
+from actors.discovery.record import RESERVED, SPEAKS, BadRecord, read_record
+from actors.errors import CallHomeError, ConnectionLost, RemoteProtocolError
+from actors.kernel.calls import Caller
+from actors.kernel.runtime import Runtime
+from actors.messages import Added, Record, Removed, Snapshot
+from transport.bus.address import Address
+
+log = logging.getLogger("callhome")
+
+#: Pauses between two attempts to reach a node, in seconds: the first, and the longest.
+_FIRST_PAUSE: Final = 0.2
+_LONGEST_PAUSE: Final = 5.0
+#: Records of one node; more than this are none that anybody runs.
+_MOST: Final = 65_536
+
+
+class StaticPeers:
+    """Follows the nodes at ``addresses`` (``host:port`` each) from ``start`` to ``stop``.
+
+    ``source`` makes the place where one node's changes are told: the router's discovery. Used by a
+    router, on its loop.
+    """
+
+    def __init__(
+        self, runtime: Runtime, addresses: Sequence[str], source: Callable[[], Listener]
+    ) -> None:
+        self._runtime = runtime
+        self._source = source
+        self._tasks: list[asyncio.Task[None]] = []
+        #: What the router is asked for, and the record of who answers.
+        self._records = {_target(each): _door(each) for each in addresses}
+        self._addresses = list(addresses)
+        #: Nodes whose records are known now.
+        self.connected: set[str] = set()
+        #: Why each of the others could not be followed when it was last tried.
+        self.failures: dict[str, CallHomeError] = {}
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin to follow all of them."""
+        name = self._runtime.address.name
+        for address in self._addresses:
+            follow = self._follow(address, self._source())
+            self._tasks.append(tasks.create_task(follow, name=f"{name} follows {address}"))
+
+    def stop(self) -> None:
+        """Follow them no longer."""
+        for task in self._tasks:
+            task.cancel()
+
+    def find(self, home: Address, target: str) -> Record | None:
+        """The node that is meant by a stream of this router's own; None for all others."""
+        return self._records.get(target) if home == self._runtime.address else None
+
+    async def _follow(self, address: str, tell: Listener) -> None:
+        pause, told = _FIRST_PAUSE, False
+        while True:
+            known: dict[tuple[int, str], Record] = {}
+            try:
+                await self._read(address, tell, known)
+                error: CallHomeError = ConnectionLost(
+                    f"{address} has ended the list of its records"
+                )
+            except CallHomeError as failure:
+                error = failure
+            self.failures[address] = error
+            if address in self.connected:
+                self.connected.discard(address)
+                pause, told = _FIRST_PAUSE, False
+            for record in known.values():
+                tell(Removed(record, f"the connection with {address} is lost: {error}"))
+            if not told:
+                log.warning(
+                    "%s: cannot see what %s serves, trying again: %s",
+                    self._runtime.address.name, address, error,
+                )  # fmt: skip
+                told = True
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _read(
+        self, address: str, tell: Listener, known: dict[tuple[int, str], Record]
+    ) -> None:
+        own = self._runtime.address
+        caller = Caller(self._runtime, lambda _: own)
+        limit = self._runtime.settings.prologue_timeout
+        async with caller.stream(
+            _target(address), first_item_timeout=limit, gap_timeout=None
+        ) as items:
+            async for item in items:
+                self._take(address, item, tell, known)
+
+    def _take(
+        self, address: str, item: Any, tell: Listener, known: dict[tuple[int, str], Record]
+    ) -> None:
+        if not isinstance(item, dict):
+            raise RemoteProtocolError(f"{address}: a change of records is no map")
+        if "snapshot" in item:
+            found = item["snapshot"]
+            if not isinstance(found, list) or len(found) > _MOST:
+                raise RemoteProtocolError(f"{address}: a snapshot of records is no list of them")
+            known.clear()
+            for each in found:
+                record = self._record(address, each)
+                if record is not None:
+                    known[record.instance, record.endpoint] = record
+            tell(Snapshot(list(known.values())))
+            self.connected.add(address)
+            self.failures.pop(address, None)
+        elif "added" in item:
+            record = self._record(address, item["added"])
+            if record is not None and len(known) < _MOST:
+                known[record.instance, record.endpoint] = record
+                tell(Added(record))
+        elif "removed" in item:
+            record = self._record(address, item["removed"])
+            gone = None if record is None else known.pop((record.instance, record.endpoint), None)
+            if record is not None and gone is not None:
+                tell(Removed(record, str(item.get("reason", ""))[:500]))
+        # Words that a later version may say are no reason to stop listening.
+
+    def _record(self, address: str, data: Any) -> Record | None:
+        try:
+            return read_record(data)
+        except BadRecord as error:
+            log.warning("a record of %s is left out: %s", address, error)
+            return None
+
+
+def _target(address: str) -> str:
+    return f"callhome.records@{address}"
+
+
+def _door(address: str) -> Record:
+    """What answers at a node's reserved path, as the record of an engine there."""
+    name = Address(f"records@{address}", 0, 0, 0)
+    return Record(0, name, "engine", _target(address), via=f"{address}/{RESERVED}", speaks=SPEAKS)

@@ -1,0 +1,168 @@
+"""Dispatch to engines on other nodes of ours: an envelope there, and home over one connection.
+
+A stream is registered before its envelope leaves, since its items may come before the
+acknowledgement. The router relays, it decodes nothing: large payloads go through its own arena, all
+others straight on. Credit, stop and kill are end to end.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from actors.kernel.bodies import Outgoing, outgoing
+from actors.messages import Open, Record
+from actors.router.gateway import Gateway, MuxRelay
+from actors.router.occupancy import Place, place_of
+from actors.router.relay import TOMBSTONE, Plane
+from transport.bus.address import Address
+from transport.errors import ConnectionLost
+from transport.wire.envelope import MUX, Envelope, Info, pack_envelope
+from transport.wire.framing import pack_head
+
+#: A request of up to this many bytes travels in its envelope; a larger one, and one with arrays,
+#: over the connection on which its answers come.
+_IN_ENVELOPE: Final = 1 << 20
+#: Stands in the envelope for a request that comes over the connection.
+_NIL: Final = b"\xc0"
+
+
+class Tombs:
+    """Instances that were removed a moment ago: no stream is sent to them any more."""
+
+    def __init__(self) -> None:
+        self._tombs: dict[Place, tuple[float, str]] = {}
+
+    def put(self, record: Record, reason: str) -> None:
+        """The instance was removed."""
+        now = time.monotonic()
+        for place in [each for each, (until, _) in self._tombs.items() if until <= now]:
+            del self._tombs[place]
+        self._tombs[place_of(record)] = (now + TOMBSTONE, reason)
+
+    def clear(self, record: Record) -> None:
+        """The instance can serve again."""
+        self._tombs.pop(place_of(record), None)
+
+    def check(self, worker: Record) -> None:
+        """Raise ConnectionLost for an instance that was removed less than 5 s ago."""
+        tomb = self._tombs.get(place_of(worker))
+        if tomb is not None and time.monotonic() < tomb[0]:
+            raise ConnectionLost(f"{worker.endpoint}: {worker.via} was removed: {tomb[1]}")
+
+
+class RemoteDispatch:
+    """Streams to engines of other nodes of ours."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._gateways: dict[str, Gateway] = {}
+        self._tombs = Tombs()
+        self._incarnation = f"{plane.runtime.address.incarnation:x}"
+        self._in_envelope = min(_IN_ENVELOPE, plane.runtime.settings.max_message // 2)
+        self._next = 1
+
+    def generate(self, open: Open, worker: Record, home: Address) -> None:
+        """See ``StreamingDispatch``; what it raises leaves no frame behind."""
+        self._tombs.check(worker)
+        runtime = self._plane.runtime
+        request: Outgoing | None = None
+        if open.handles:
+            runtime.attach(open.segments)
+            runtime.expect(open.handles)
+            request = outgoing(runtime, open.payload, open.handles, 0)
+            if request is None:  # all in line already
+                size = len(open.payload) + sum(len(each[2]) for each in open.handles)
+                request = Outgoing(open.payload, open.handles, [], size, 0)
+        elif len(open.payload) > self._in_envelope:
+            request = outgoing(runtime, open.payload, [], 0)
+        elif not open.payload:
+            request = Outgoing(b"", [], [], 0, 0)
+        self._send(open, worker, request)
+
+    def generate_bidirectional(self, open: Open, worker: Record, home: Address) -> None:
+        """See ``StreamingDispatch``: all request items come later, over the connection."""
+        self._tombs.check(worker)
+        self._plane.runtime.drop(open.handles)
+        self._send(open, worker, None)
+
+    def _send(self, open: Open, worker: Record, request: Outgoing | None) -> None:
+        address, _, path = worker.via.partition("/")
+        gateway = self._gateways.get(address)
+        if gateway is None:
+            gateway = self._gateways[address] = Gateway(self._plane, address)
+        number, self._next = self._next, self._next + 1
+        relay = MuxRelay(gateway, open, worker, number)
+        self._plane.begin(relay)
+        try:
+            info = gateway.enter(relay)
+            header = self._envelope(open, number, info, request)
+            body = b"" if open.many else _NIL if request is not None else open.payload
+            parts = [pack_head(len(header), len(body)) + header, body]
+            self._plane.requests.send(
+                address, path, {"request-id": open.request_id}, parts, relay.answered
+            )
+            if request is not None:
+                relay.hold_request(request, frames=bool(open.handles))
+        except BaseException:
+            gateway.leave(relay)
+            self._plane.undo(relay)
+            raise
+
+    def _envelope(
+        self, open: Open, number: int, info: Mapping[str, Any], request: Outgoing | None
+    ) -> bytes:
+        mine = {
+            **info,
+            "context": open.request_id,
+            "stream_type": "response",
+            "incarnation": self._incarnation,
+            "stream": number,
+        }
+        metadata = dict(open.metadata)
+        if open.remaining is not None:
+            metadata["x-callhome-remaining"] = f"{open.remaining:.3f}"
+        metadata["x-callhome-window"] = f"{open.window_items},{open.window_bytes}"
+        if request is not None:
+            metadata["x-callhome-body"] = json.dumps({"size": request.size})
+        return pack_envelope(
+            Envelope(
+                open.request_id,
+                "many_in" if open.many else "single_in",
+                "many_out",
+                open.codec,
+                Info(MUX, mine),
+                Info(MUX, {**mine, "stream_type": "request"}) if open.many else None,
+                metadata,
+            )
+        )
+
+    def on_instance_added(self, record: Record) -> None:
+        """See ``StreamingDispatch``."""
+        self._tombs.clear(record)
+
+    def on_instance_removed(self, record: Record, reason: str) -> None:
+        """See ``StreamingDispatch``; a stream that the instance has not taken yet fails now."""
+        self._tombs.put(record, reason)
+        place = place_of(record)
+        for relay in list(self._plane.relays.values()):
+            if isinstance(relay, MuxRelay) and not relay.seen and place_of(relay.worker) == place:
+                relay.fail(
+                    ConnectionLost(
+                        f"{relay.target}: {record.via} was removed before it took the stream: "
+                        f"{reason}"
+                    )
+                )
+
+    def ways(self) -> list[dict[str, Any]]:
+        """The connections to other nodes, for ``callhome ps``."""
+        return [
+            {
+                "ingress": gateway.address,
+                "connected": gateway.connection is not None,
+                "streams": len(gateway.relays),
+            }
+            for gateway in self._gateways.values()
+        ]
