@@ -1,0 +1,1 @@
+"""TCP between nodes: sockets, the call-home handshake and the request plane; buffers only."""
