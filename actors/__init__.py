@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from actors.cluster.launcher import connect as connect
     from actors.cluster.spec import ActorSpec as ActorSpec
     from actors.cluster.spec import EngineSpec as EngineSpec
+    from actors.cluster.spec import IngressSpec as IngressSpec
     from actors.cluster.spec import NodeSpec as NodeSpec
     from actors.cluster.spec import RouterSpec as RouterSpec
     from actors.config import Settings as Settings
@@ -47,6 +48,7 @@ _HOMES = {
     "Engine": "actors.engine.api",
     "EngineSpec": "actors.cluster.spec",
     "Frame": "transport.shm.frames",
+    "IngressSpec": "actors.cluster.spec",
     "NodeSpec": "actors.cluster.spec",
     "Ref": "actors.kernel.ref",
     "RequestStream": "actors.engine.api",

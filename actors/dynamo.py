@@ -91,13 +91,8 @@ def listen_of(environ: Mapping[str, str]) -> str:
 
 
 def directory_of(environ: Mapping[str, str]) -> str:
-    """The folder of a fleet that finds itself by files, or "": the fleet, if any, does not.
-
-    Raises SpecError when the folder is not named.
-    """
+    """The folder of a fleet that finds itself by files, or "": the fleet, if any, does not."""
     if environ.get("DYN_DISCOVERY_BACKEND") != "file":
         return ""
-    folder = environ.get("DYN_FILE_KV", "")
-    if not folder:
-        raise SpecError("DYN_FILE_KV: missing; DYN_DISCOVERY_BACKEND=file needs a folder")
-    return folder
+    default = f"{environ.get('TMPDIR') or '/tmp'}/dynamo_store_kv"
+    return environ.get("DYN_FILE_KV") or default

@@ -102,5 +102,5 @@ def test_where_a_fleet_writes_its_records() -> None:
     assert directory_of({}) == ""
     assert directory_of({"DYN_DISCOVERY_BACKEND": "etcd", "DYN_FILE_KV": "/kv"}) == ""
     assert directory_of({"DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": "/kv"}) == "/kv"
-    with pytest.raises(SpecError, match="DYN_FILE_KV"):
-        directory_of({"DYN_DISCOVERY_BACKEND": "file"})
+    environ = {"DYN_DISCOVERY_BACKEND": "file", "TMPDIR": "/var/tmp"}
+    assert directory_of(environ) == "/var/tmp/dynamo_store_kv"

@@ -96,6 +96,7 @@ async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any
         "name": record.address.name,
         "role": record.kind,
         "endpoint": record.endpoint or None,
+        "listen": record.via or None,
         "state": "here",
         "pid": record.address.pid,
         "cores": _affinity(record.address.pid),
@@ -128,7 +129,7 @@ def _cells(node: str, row: dict[str, Any]) -> tuple[str, ...]:
         "-" if row["queued"] is None else str(row["queued"]),
         str(row["restarts"]),
         size(row["rss"]),
-        row["endpoint"] or row["role"],
+        row["endpoint"] or (f"{row['role']} {row['listen']}" if row["listen"] else row["role"]),
     )
 
 

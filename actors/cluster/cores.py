@@ -145,8 +145,9 @@ def plan(
     """The cores of every actor of ``node`` by its name; None for one that is not pinned.
 
     An actor with ``cpus`` of its own gets these. With ``cores``, the others are spread over them:
-    routers on the first, engines and users' actors in turn over the rest, all on the first if there
-    is no other. Without, they run anywhere; so do actors in the caller's process in either case.
+    routers and the ingress on the first, engines and users' actors in turn over the rest, all on
+    the first if there is no other. Without, they run anywhere; so do actors in the caller's process
+    in either case.
     Raises SpecError for ``cpus`` outside ``cores``, or absent from ``available`` (``permitted()``).
     """
     there = permitted() if available is None else available
@@ -170,7 +171,7 @@ def plan(
             planned[name] = wanted
         elif cores is None or spec.place == "here":
             planned[name] = None
-        elif role == "router":
+        elif role in ("router", "ingress"):
             planned[name] = (cores[0],)
         else:
             planned[name] = (rest[turn % len(rest)],)

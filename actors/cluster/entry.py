@@ -18,7 +18,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from actors.config import Settings
+from actors.discovery.directory import DirectoryDiscovery
 from actors.discovery.lookup import NodeLookup
+from actors.discovery.merged import MergedDiscovery
 from actors.discovery.registry import RegistryDiscovery
 from actors.errors import SpecError
 from actors.kernel.actor import Actor
@@ -26,7 +28,7 @@ from actors.kernel.runtime import Runtime
 from actors.kernel.stage import StageError
 from transport.bus.address import Address
 from transport.bus.port import Bus
-from transport.payload import load_adapter
+from transport.wire.adapter import load_adapter
 
 Ready = Callable[[Address, dict[str, Any]], None]
 Progress = Callable[[str], None]
@@ -87,7 +89,16 @@ def make_actor(spec: dict[str, Any]) -> Actor:
         with _stage("constructor"):
             from actors.router.actor import RouterActor
 
-            return RouterActor(policy=spec.get("policy", "least_loaded"))
+            router = RouterActor(policy=spec.get("policy", "least_loaded"))
+            router.static_peers = list(spec.get("peers", ()))
+            return router
+    if role == "ingress":
+        with _stage("constructor"):
+            from actors.ingress.actor import IngressActor
+
+            ingress = IngressActor(**spec["args"])
+            ingress.directory = spec.get("directory", "")
+            return ingress
     with _stage("import"):
         target = load_target(spec["class"])
         named = spec.get("adapter")
@@ -128,7 +139,7 @@ async def running(
             run=spec["run"], name=spec["name"], settings=Settings.from_dict(spec["settings"]),
             incarnation=spec.get("incarnation"), bus=bus,
         )  # fmt: skip
-    discovery = lookup = None
+    discovery = lookup = far = None
     try:
         async with group or asyncio.TaskGroup() as tasks:
             if spec.get("supervisor") is not None:
@@ -136,7 +147,10 @@ async def running(
                     discovery = RegistryDiscovery(runtime, Address(*spec["supervisor"]))
                     lookup = NodeLookup(discovery)
                     await lookup.start()
-            if spec["role"] == "router":
+            if spec["role"] == "router" and discovery is not None:
+                far = _Far(discovery, spec.get("directory", ""))
+                actor.discovery = far.merged  # type: ignore[attr-defined]
+            elif spec["role"] == "ingress":
                 actor.discovery = discovery  # type: ignore[attr-defined]
             actor.attach(runtime, tasks, lookup)
             try:
@@ -154,14 +168,32 @@ async def running(
     except BaseExceptionGroup as group:
         raise _only(group) from None
     finally:
+        if far is not None:
+            far.stop()
         if discovery is not None:
             discovery.stop()
         runtime.close(f"{spec['name']} stops")
 
 
+class _Far:
+    """What a router of this process can find: its node's registry, and beyond it a directory and
+    whatever the router itself hears of.
+    """
+
+    def __init__(self, local: RegistryDiscovery, directory: str) -> None:
+        self._directory = DirectoryDiscovery(directory) if directory else None
+        others = [] if self._directory is None else [self._directory]
+        self.merged = MergedDiscovery(local, *others)
+
+    def stop(self) -> None:
+        self.merged.stop()
+        if self._directory is not None:
+            self._directory.stop()
+
+
 def facts_of(spec: dict[str, Any], actor: Actor) -> dict[str, Any]:
     """What the registry should know of a built-in role; users' actors have nothing to publish."""
-    if spec["role"] not in ("engine", "router"):
+    if spec["role"] not in ("engine", "router", "ingress"):
         return {}
     facts: dict[str, Any] = actor.facts()  # type: ignore[attr-defined]
     return facts

@@ -39,13 +39,17 @@ _PAUSE = 0.005
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """What ``node.json`` says; ``children`` are the addresses of the processes it had started."""
+    """What ``node.json`` says; ``children`` are the addresses of the processes it had started.
+
+    ``listen`` is the ``host:port`` at which other nodes reach it, "" when it has no ingress.
+    """
 
     cluster: str
     node: str
     folder: str
     address: Address
     children: tuple[Address, ...] = ()
+    listen: str = ""
 
     @property
     def alive(self) -> bool:
@@ -191,6 +195,7 @@ def read_info(folder: str) -> NodeInfo | None:
             folder=folder,
             address=_address(data["address"]),
             children=tuple(_address(each) for each in data["children"]),
+            listen=str(data.get("listen", "")),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

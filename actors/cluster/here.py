@@ -15,8 +15,8 @@ import contextvars
 import logging
 import os
 import secrets
-from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from typing import Any, Final, TypeVar
 
 from actors.client import Client
 from actors.cluster.entry import facts_of, make_actor, running
@@ -27,15 +27,19 @@ from actors.discovery.base import Change
 from actors.discovery.lookup import NodeLookup
 from actors.discovery.registry import RegistryDiscovery
 from actors.errors import CallHomeError, DeadlineExceeded, SpawnError
+from actors.kernel.actor import Actor
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
 from actors.kernel.stage import StageError
-from actors.messages import Added, Publish, Record, Snapshot, Withdraw
+from actors.messages import Added, Inspect, Publish, Record, Snapshot, Withdraw
 from transport.bus.address import Address
 from transport.bus.port import Bus
 
 log = logging.getLogger("callhome.launcher")
 _T = TypeVar("_T")
+
+#: Seconds between two questions whether nodes have met.
+_MEETING: Final = 0.05
 
 
 class _Contained(Coroutine[Any, Any, _T]):
@@ -77,12 +81,21 @@ class _Group(asyncio.TaskGroup):
         return super().create_task(_Contained(coro), name=name, context=context)
 
 
-class _Placed:
-    """One actor in this process, run by a task of its own until it is told to stop."""
+class Placed:
+    """One actor in this process, run by a task of its own until it is told to stop.
 
-    def __init__(self, spec: dict[str, Any], bus: Bus) -> None:
+    ``prepare`` gets the actor before it starts.
+    """
+
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        bus: Bus,
+        prepare: Callable[[Actor], None] = lambda actor: None,
+    ) -> None:
         self.spec = spec
         self._bus = bus
+        self._prepare = prepare
         self._stopping = asyncio.Event()
         self.started: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
         self.started.add_done_callback(_retrieve)
@@ -91,6 +104,7 @@ class _Placed:
         """Start, serve, stop. A failure goes to ``started``, or to the log if it comes later."""
         try:
             actor = make_actor(self.spec)
+            self._prepare(actor)
             async with running(self.spec, actor, self._bus, _Group()) as (_, runtime):
                 facts = facts_of(self.spec, actor)
                 self.started.set_result(record_of(self.spec, runtime.address, facts))
@@ -118,6 +132,30 @@ class _Placed:
         """Ask it to end."""
         self._stopping.set()
 
+    async def wait_started(self, task: asyncio.Task[None], limit: float) -> Record:
+        """Its record, once it serves; ``task`` runs it. Raises SpawnError."""
+        try:
+            async with asyncio.timeout(limit):
+                return await asyncio.shield(self.started)
+        except TimeoutError:
+            task.cancel()
+            raise SpawnError(
+                f"{self.spec['role']} {self.spec['name']!r} (in this process) was not ready after "
+                f"{limit:g} s; make it start faster, or allow more time (setting start_timeout)",
+                actor=self.spec["name"],
+                stage="timeout",
+            ) from None
+
+    async def wait_stopped(self, task: asyncio.Task[None], limit: float) -> None:
+        """Stop it, by force after ``limit`` seconds; returns when its task has ended."""
+        self.stop()
+        if not self.started.done():
+            task.cancel()
+        _, late = await asyncio.wait({task}, timeout=limit)
+        if late:
+            task.cancel()
+            await asyncio.wait({task})
+
 
 def _retrieve(started: asyncio.Future[Record]) -> None:
     """A failure that nobody awaits any more (the whole cluster is stopping) is no warning."""
@@ -135,7 +173,7 @@ class Outpost:
         self._bus = Bus()
         self._folder = ""
         self._runtime: Runtime | None = None
-        self._placed: list[tuple[_Placed, asyncio.Task[None]]] = []
+        self._placed: list[tuple[Placed, asyncio.Task[None]]] = []
         self._clients: list[Client] = []
 
     async def start(self, folder: str, node: Address) -> None:
@@ -151,31 +189,18 @@ class Outpost:
             await self._place(instance, folder)
 
     async def _place(self, instance: Instance, folder: str) -> None:
-        settings = self._spec.settings
         spec = actor_child(
             instance,
             cluster=self._cluster,
-            node=self._spec.name,
+            node=self._spec,
             folder=folder,
             supervisor=self._node,
-            settings=settings,
             cpus=None,
         )
-        placed = _Placed(spec, self._bus)
+        placed = Placed(spec, self._bus)
         task = self._group.create_task(placed.run(), name=f"{instance.name} here")
         self._placed.append((placed, task))
-        limit = settings.start_timeout
-        try:
-            async with asyncio.timeout(limit):
-                record = await asyncio.shield(placed.started)
-        except TimeoutError:
-            task.cancel()
-            raise SpawnError(
-                f"{instance.role} {instance.name!r} (in this process) was not ready after "
-                f"{limit:g} s; make it start faster, or allow more time (setting start_timeout)",
-                actor=instance.name,
-                stage="timeout",
-            ) from None
+        record = await placed.wait_started(task, self._spec.settings.start_timeout)
         await self._publish(record)
         task.add_done_callback(lambda _: self._withdraw(record))
 
@@ -209,6 +234,35 @@ class Outpost:
                 message = Withdraw(record.instance, "it has ended")
                 self._runtime.send(self._node, message, control=True)
 
+    def engines(self) -> set[int]:
+        """The instances of the engines that this node serves."""
+        return {each.instance for each in self._discovery.records if each.kind == "engine"}
+
+    async def meet(self, peers: Mapping[str, set[int]], limit: float) -> dict[str, str]:
+        """Wait until this node's routers know the engines of ``peers``: instances by the
+        ``host:port`` of their node.
+
+        What is missing after ``limit`` seconds, and why; the routers go on trying.
+        """
+        missing: dict[str, str] = {}
+        deadline = asyncio.get_running_loop().time() + limit
+        for router in self._spec.routers:
+            while missing := _missing(await self._inspect(router.name), peers):
+                if asyncio.get_running_loop().time() > deadline:
+                    return missing
+                await asyncio.sleep(_MEETING)
+        return missing
+
+    async def _inspect(self, router: str) -> dict[str, Any]:
+        found: Any = None
+        try:
+            async with self.ref(router).stream(Inspect(), timeout=1.0) as answers:
+                async for answer in answers:
+                    found = answer
+        except CallHomeError as error:
+            log.info("router %s was not asked for its peers: %s", router, error)
+        return found if isinstance(found, dict) else {}
+
     def ref(self, name: str) -> Ref:
         """An actor of the node by name."""
         assert self._runtime is not None
@@ -227,13 +281,7 @@ class Outpost:
     async def stop(self) -> None:
         """Stop what is placed here, last started first, then leave the node."""
         for placed, task in reversed(self._placed):
-            placed.stop()
-            if not placed.started.done():
-                task.cancel()
-            _, late = await asyncio.wait({task}, timeout=self._spec.settings.stop_grace)
-            if late:
-                task.cancel()
-                await asyncio.wait({task})
+            await placed.wait_stopped(task, self._spec.settings.stop_grace)
         self._placed.clear()
         for client in self._clients:
             client.close()
@@ -242,3 +290,16 @@ class Outpost:
             self._discovery.stop()
             runtime.close("the cluster stops")
         self._bus.close()
+
+
+def _missing(router: Mapping[str, Any], peers: Mapping[str, set[int]]) -> dict[str, str]:
+    """Which peers a router does not know completely, and why, by what it says of itself."""
+    states: dict[str, str] = router.get("peers", {})
+    known = {worker["instance"] for worker in router.get("workers", ())}
+    missing = {}
+    for peer, engines in peers.items():
+        if why := states.get(peer, "the router has not tried it"):
+            missing[peer] = why
+        elif not engines <= known:
+            missing[peer] = "some of its engines have not been heard of"
+    return missing

@@ -17,7 +17,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -25,7 +25,7 @@ from actors.client import Client
 from actors.cluster.cores import parse_cores, plan
 from actors.cluster.folder import Claim, NodeInfo, live_nodes, read_info, remove_folder
 from actors.cluster.here import Outpost
-from actors.cluster.plan import STOPS, node_child
+from actors.cluster.plan import ROUNDS, node_child
 from actors.cluster.spec import NodeSpec
 from actors.cluster.sweep import sweep_claimed, sweep_folder
 from actors.config import FOLDER_NAME, Settings
@@ -84,7 +84,7 @@ class _Node:
     @property
     def patience(self) -> float:
         """Seconds that stopping may take when every actor uses up its grace time."""
-        return len(STOPS) * self.spec.settings.stop_grace + _MARGIN
+        return ROUNDS * self.spec.settings.stop_grace + _MARGIN
 
     def launch(self) -> None:
         """Claim the name and start the process. Raises NameTaken, SpecError, SpawnError."""
@@ -102,7 +102,7 @@ class _Node:
                 fds=(claim.fd,),
             )
             child = Child(launch, self._tell)
-            child.launch(len(STOPS) * self.spec.settings.start_timeout + _MARGIN)
+            child.launch(ROUNDS * self.spec.settings.start_timeout + _MARGIN)
             self._child = child
         except BaseException:
             remove_folder(claim.folder)
@@ -123,6 +123,22 @@ class _Node:
             f"node {self.spec.name} of cluster {self.cluster} is ready "
             f"({time.monotonic() - self._began:.2f} s)"
         )
+
+    @property
+    def listen(self) -> str:
+        """Where other nodes reach this one, or ""."""
+        info = read_info(self.folder)
+        return "" if info is None else info.listen
+
+    async def meet(self, doors: Mapping[str, set[int]]) -> None:
+        """Wait until this node knows the engines of those peers that belong to the same cluster:
+        from then on they can be called. ``doors``: the engines behind each.
+        """
+        peers = {peer: doors[peer] for peer in self.spec.peers if peer in doors}
+        limit = self.spec.settings.connect_timeout or self.spec.settings.start_timeout
+        if peers:
+            for peer, why in (await self.outpost.meet(peers, limit)).items():
+                self._tell(f"node {self.spec.name} has not met its peer {peer} yet: {why}")
 
     async def stop(self) -> None:
         """Stop in order, then by force; nothing is left."""
@@ -188,6 +204,9 @@ class Cluster:
             group = await self._tasks.enter_async_context(asyncio.TaskGroup())
             for node in self._nodes:
                 await node.wait_ready(group)
+            doors = {node.listen: node.outpost.engines() for node in self._nodes}
+            for node in self._nodes:
+                await node.meet(doors)
         except BaseException:
             await self._stop()
             raise

@@ -99,9 +99,11 @@ class NodeActor(Actor):
         """The launcher's process has an actor; should that process die, ``when_down`` says so."""
         if self.runtime.peers.watch(message.record.address):
             self._registry.add(message.record)
+            self._write_info()
 
     def _on_withdraw(self, sender: int, message: Withdraw) -> None:
         self._registry.remove(message.instance, None, message.reason)
+        self._write_info()
 
     def _on_peer_down(self, address: Address, reason: str) -> None:
         if not peers.alive(address):
@@ -110,8 +112,10 @@ class NodeActor(Actor):
 
     def on_up(self, spec: ChildSpec, address: Address, facts: Mapping[str, Any]) -> None:
         """A child serves: publish it."""
-        self._registry.add(record_of(spec.spec, address, facts))
-        self.progress(f"{spec.spec['role']} {spec.name} is ready (pid {address.pid})")
+        record = record_of(spec.spec, address, facts)
+        self._registry.add(record)
+        where = f", listens at {record.via}" if record.via else ""
+        self.progress(f"{record.kind} {spec.name} is ready (pid {address.pid}{where})")
         self._write_info()
 
     def on_down(self, spec: ChildSpec, address: Address, reason: str, *, again: bool) -> None:
@@ -140,16 +144,22 @@ class NodeActor(Actor):
         if not self._serves:
             return
         alive = [status.address for status in self._supervisor.status() if status.address]
-        info = NodeInfo(self._cluster, self._spec.name, self._folder, self.address, tuple(alive))
+        info = NodeInfo(
+            self._cluster, self._spec.name, self._folder, self.address, tuple(alive), self._listen()
+        )
         try:
             write_info(info)
         except OSError as error:  # a full disk must not end what runs
             log.warning("%s/node.json is out of date: %s", self._folder, error)
 
+    def _listen(self) -> str:
+        """Where other nodes reach this one now, or ""."""
+        return next((record.via for record in self._registry.records if record.via), "")
+
     @handles(Ps)
     async def ps(self, message: Ps) -> list[dict[str, Any]]:
-        """One dict an actor: ``name, role, endpoint, state, pid, cores, rss`` (bytes), ``restarts,
-        reason, in_flight, queued, capacity`` and, if asked for, ``counters``.
+        """One dict an actor: ``name, role, endpoint, listen, state, pid, cores, rss`` (bytes),
+        ``restarts, reason, in_flight, queued, capacity`` and, if asked for, ``counters``.
 
         What an actor does not answer within a second is None: it is down, or too busy to say.
         """
@@ -157,7 +167,11 @@ class NodeActor(Actor):
         asking = [self.tasks.create_task(self._inspect(status)) for status in statuses]
         for task in asking:
             await asyncio.wait({task})
-        rows = [_row(status, task.result()) for status, task in zip(statuses, asking, strict=True)]
+        listens = {record.address: record.via for record in self._registry.records}
+        rows = [
+            _row(status, task.result(), listens.get(status.address) if status.address else None)
+            for status, task in zip(statuses, asking, strict=True)
+        ]
         if not message.counters:
             for row in rows:
                 del row["counters"]
@@ -207,12 +221,13 @@ class _One:
         raise NoWorkers(f"{target}: the node's own process calls no endpoints")
 
 
-def _row(status: ChildStatus, found: Mapping[str, Any]) -> dict[str, Any]:
+def _row(status: ChildStatus, found: Mapping[str, Any], listen: str | None) -> dict[str, Any]:
     spec = status.spec.spec
     return {
         "name": status.spec.name,
         "role": spec["role"],
         "endpoint": spec.get("endpoint"),
+        "listen": listen or None,
         "state": status.state,
         "pid": status.pid or None,
         "cores": _cores(status.pid),

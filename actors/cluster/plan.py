@@ -3,9 +3,9 @@
 Called by the node's own process (children) and by the launcher (the node itself, and what it runs
 in its own process). Everything here is plain data that crosses to a child as JSON.
 
-Engines and routers start beside each other (half a second less until a node with four engines
-serves), then the user's actors, which may call endpoints when they start. Stopping goes through
-actors, routers and engines: the door closes before the rooms.
+Engines, routers and the ingress start beside each other (half a second less until a node with four
+engines serves), then the user's actors, which may call endpoints when they start. Stopping goes
+through actors, doors and engines: the doors close before the rooms.
 """
 
 from __future__ import annotations
@@ -13,8 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from actors.cluster.spec import ActorSpec, EngineSpec, Instance, NodeSpec, RouterSpec
-from actors.config import Settings
+from actors.cluster.spec import (
+    ActorSpec,
+    EngineSpec,
+    IngressSpec,
+    Instance,
+    NodeSpec,
+    RouterSpec,
+)
 from actors.kernel.restart import Intensity
 from actors.kernel.supervisor import ChildSpec
 from actors.messages import Record
@@ -23,8 +29,10 @@ from transport.bus.address import Address
 NODE_NAME: Final = "node"
 #: The module whose ``run_actor`` a child calls: the kernel knows no role, so it is told by name.
 ENTRY: Final = "actors.cluster.entry"
-STAGES: Final = {"engine": 0, "router": 0, "actor": 1}
-STOPS: Final = {"engine": 0, "router": 1, "actor": 2}
+STAGES: Final = {"engine": 0, "router": 0, "ingress": 0, "actor": 1}
+STOPS: Final = {"engine": 0, "router": 1, "ingress": 1, "actor": 2}
+#: How many stops there are, one after the other.
+ROUNDS: Final = len(set(STOPS.values()))
 
 
 def node_child(
@@ -61,32 +69,44 @@ def actor_child(
     instance: Instance,
     *,
     cluster: str,
-    node: str,
+    node: NodeSpec,
     folder: str,
     supervisor: Address,
-    settings: Settings,
     cpus: Sequence[int] | None,
 ) -> dict[str, Any]:
-    """The child spec of one router, engine or user's actor."""
-    spec = instance.spec
+    """The child spec of one actor of ``node``."""
     return {
         "role": instance.role,
         "name": instance.name,
         "incarnation": None,
         "run": folder,
         "cluster": cluster,
-        "node": node,
+        "node": node.name,
         "supervisor": list(supervisor),
         "entry": ENTRY,
         "cpus": list(cpus) if cpus else None,
-        "settings": settings.to_dict(),
-        **_role_keys(spec),
+        "settings": node.settings.to_dict(),
+        **_role_keys(instance.spec, node),
     }
 
 
-def _role_keys(spec: RouterSpec | EngineSpec | ActorSpec) -> dict[str, Any]:
+def _role_keys(
+    spec: RouterSpec | IngressSpec | EngineSpec | ActorSpec, node: NodeSpec
+) -> dict[str, Any]:
     if isinstance(spec, RouterSpec):
-        return {"class": "actors.router.actor:RouterActor", "args": {}, "policy": spec.policy}
+        return {
+            "class": "actors.router.actor:RouterActor",
+            "args": {},
+            "policy": spec.policy,
+            "peers": list(node.peers),
+            "directory": node.directory,
+        }
+    if isinstance(spec, IngressSpec):
+        return {
+            "class": "actors.ingress.actor:IngressActor",
+            "args": {"listen": spec.listen, "advertise": spec.advertise},
+            "directory": node.directory,
+        }
     if isinstance(spec, ActorSpec):
         return {"class": spec.target, "args": dict(spec.args)}
     return {
@@ -120,13 +140,12 @@ def children(
                 spec=actor_child(
                     instance,
                     cluster=cluster,
-                    node=node.name,
+                    node=node,
                     folder=folder,
                     supervisor=supervisor,
-                    settings=settings,
                     cpus=cpus.get(instance.name),
                 ),
-                env={} if isinstance(spec, RouterSpec) else dict(spec.env),
+                env=dict(getattr(spec, "env", {})),
                 stage=STAGES[instance.role],
                 stop=STOPS[instance.role],
                 restart=spec.restart,
@@ -154,4 +173,5 @@ def record_of(spec: Mapping[str, Any], address: Address, facts: Mapping[str, Any
         many=bool(facts.get("many", False)),
         capacity=int(facts.get("capacity", 0)),
         codec=str(facts.get("codec", spec["settings"]["codec"])),
+        via=str(facts.get("via", "")),
     )

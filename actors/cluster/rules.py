@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from actors.config import Rule, mapping, whole, wrong
+from actors.config import Rule, host, mapping, whole, wrong
 from actors.errors import SpecError
+from transport.callhome.address import check_hostport
 
 #: ``"module:attribute"``, ``"path/to/file.py:attribute"``, or the class or function itself.
 Target: TypeAlias = str | Callable[..., object]
@@ -71,6 +72,35 @@ def _located(value: Any, key: str) -> str:
 def optional(rule: Rule) -> Rule:
     """A rule that lets None through."""
     return lambda value, key: None if value is None else rule(value, key)
+
+
+def unless_empty(rule: Rule) -> Rule:
+    """A rule that lets the empty text through."""
+    return lambda value, key: "" if value == "" else rule(value, key)
+
+
+def advertised(value: Any, key: str) -> str:
+    """What peers are told to dial: a host, ``host:port``, or "" for what is found out."""
+    if not isinstance(value, str):
+        raise wrong(key, value, "a host, or 'host:port'")
+    name, colon, port = value.rpartition(":")
+    if colon and port.isdigit() and (":" not in name or name.endswith("]")):
+        check_hostport(value, SpecError, key)
+        return value
+    return host(value, key)
+
+
+def peers(value: Any, key: str) -> tuple[str, ...]:
+    """Where other nodes listen: ``host:port`` each, each once."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise wrong(key, value, "a list of 'host:port'")
+    for i, peer in enumerate(value):
+        if not isinstance(peer, str):
+            raise wrong(f"{key}[{i}]", peer, "'host:port'")
+        check_hostport(peer, SpecError, f"{key}[{i}]")
+        if peer in value[:i]:
+            raise SpecError(f"{key}[{i}]: {peer!r} stands twice")
+    return tuple(value)
 
 
 def cpus(value: Any, key: str) -> tuple[int, ...]:

@@ -18,12 +18,15 @@ from actors.config import (
     SOCKET_NAME,
     Rule,
     Settings,
+    folder,
+    host_port,
     mapping,
     one_of,
     refuse_unknown,
     whole,
     wrong,
 )
+from actors.dynamo import directory_of, listen_of
 from actors.errors import SpecError
 
 Place: TypeAlias = Literal["process", "here"]
@@ -101,6 +104,36 @@ class RouterSpec(_Checked):
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
         "policy": one_of("least_loaded", "round_robin", "random"),
+        "name": SOCKET_NAME,
+        "restart": _RESTART,
+        "place": _PLACE,
+        "cpus": rules.optional(rules.cpus),
+    }
+
+
+def _listen() -> str:
+    return listen_of(os.environ)
+
+
+@dataclass(frozen=True)
+class IngressSpec(_Checked):
+    """The node's door for streams from other nodes, at ``listen`` (``host:port``; port 0: any).
+
+    Without ``listen`` it is where Dynamo's environment says, else any port of this machine alone.
+    Whoever reaches it is trusted: nothing authenticates. ``advertise`` is what other nodes are told
+    when they reach it under another address: a host, or ``host:port``.
+    """
+
+    listen: str = field(default_factory=_listen)
+    advertise: str = ""
+    name: str = "ingress"
+    restart: Restart = "always"
+    place: Place = "process"
+    cpus: Sequence[int] | None = None
+
+    _RULES: ClassVar[Mapping[str, Rule]] = {
+        "listen": host_port,
+        "advertise": rules.advertised,
         "name": SOCKET_NAME,
         "restart": _RESTART,
         "place": _PLACE,
@@ -187,11 +220,13 @@ class ActorSpec(_Checked):
 
 
 class Instance(NamedTuple):
-    """One actor to be started: a router, a replica of an engine, or an actor of the user's own."""
+    """One actor to be started: a router, the ingress, a replica of an engine, or an actor of the
+    user's own.
+    """
 
     name: str
-    role: Literal["router", "engine", "actor"]
-    spec: RouterSpec | EngineSpec | ActorSpec
+    role: Literal["router", "ingress", "engine", "actor"]
+    spec: RouterSpec | IngressSpec | EngineSpec | ActorSpec
 
 
 def _list_of(cls: type[RouterSpec] | type[EngineSpec] | type[ActorSpec]) -> Rule:
@@ -206,18 +241,36 @@ def _list_of(cls: type[RouterSpec] | type[EngineSpec] | type[ActorSpec]) -> Rule
     return rule
 
 
+def _ingress(value: Any, key: str) -> IngressSpec:
+    return value if isinstance(value, IngressSpec) else IngressSpec.from_dict(value, key)
+
+
+def _directory() -> str:
+    return directory_of(os.environ)
+
+
 def _settings(value: Any, key: str) -> Settings:
     return value if isinstance(value, Settings) else Settings.from_dict(mapping(value, key))
 
 
 @dataclass(frozen=True)
 class NodeSpec(_Checked):
-    """One node: its routers, engines and actors, and the settings that they share."""
+    """One node: its routers, engines and actors, and the settings that they share.
+
+    ``listen`` (``host:port``) or ``ingress`` lets other nodes in. Engines of other nodes are found
+    at ``peers`` (the ``listen`` of each) and in ``directory``, a folder that several nodes share,
+    where the ingress also writes what this node serves. Where Dynamo's environment names such a
+    folder it is the default.
+    """
 
     name: str = "a"
     routers: Sequence[RouterSpec] = (RouterSpec(),)
     engines: Sequence[EngineSpec] = ()
     actors: Sequence[ActorSpec] = ()
+    listen: str = ""
+    ingress: IngressSpec | None = None
+    peers: Sequence[str] = ()
+    directory: str = field(default_factory=_directory)
     settings: Settings = field(default_factory=Settings.load)
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
@@ -225,10 +278,22 @@ class NodeSpec(_Checked):
         "routers": _list_of(RouterSpec),
         "engines": _list_of(EngineSpec),
         "actors": _list_of(ActorSpec),
+        "listen": rules.unless_empty(host_port),
+        "ingress": rules.optional(_ingress),
+        "peers": rules.peers,
+        "directory": rules.unless_empty(folder),
         "settings": _settings,
     }
 
     def _check(self, where: str) -> None:
+        if self.listen:
+            ingress = self.ingress or IngressSpec(self.listen)
+            if ingress.listen != self.listen:
+                raise SpecError(
+                    f"{where}.listen: {self.listen!r} is not what ingress.listen says "
+                    f"({ingress.listen!r}); give one of them"
+                )
+            object.__setattr__(self, "ingress", ingress)
         taken = {"node": "the node itself"}
         for key, instance in self._keyed():
             if instance.name in taken:
@@ -241,6 +306,8 @@ class NodeSpec(_Checked):
     def _keyed(self) -> Iterator[tuple[str, Instance]]:
         for i, router in enumerate(self.routers):
             yield f"routers[{i}].name", Instance(router.name, "router", router)
+        if self.ingress is not None:
+            yield "ingress.name", Instance(self.ingress.name, "ingress", self.ingress)
         totals: dict[str, int] = {}
         for engine in self.engines:  # unnamed engines of one endpoint are numbered through
             if engine.name is None:
@@ -264,8 +331,8 @@ class NodeSpec(_Checked):
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> NodeSpec:
-        """The node that a TOML file describes: ``name``, ``[[routers]]``, ``[[engines]]``,
-        ``[[actors]]`` and ``[settings]``.
+        """The node that a TOML file describes: ``name``, ``listen``, ``peers``, ``directory``,
+        ``[[routers]]``, ``[ingress]``, ``[[engines]]``, ``[[actors]]`` and ``[settings]``.
 
         Files named as targets (``engine = "mine.py:Mine"``) are looked for beside the TOML file,
         and the environment stands above ``[settings]``.
@@ -276,6 +343,8 @@ class NodeSpec(_Checked):
         try:
             with open(place, "rb") as file:
                 table = tomllib.load(file)
+            if isinstance(table.get("directory"), str) and table["directory"]:
+                table["directory"] = os.path.join(os.path.dirname(place), table["directory"])
             for key, target in (("engines", "engine"), ("engines", "adapter"), ("actors", "actor")):
                 _settle_targets(table.get(key), target, os.path.dirname(place))
             table["settings"] = Settings.load(table.get("settings"))

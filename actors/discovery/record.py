@@ -14,10 +14,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from actors.config import host_port
-from actors.errors import SpecError
+from actors.errors import RemoteProtocolError
 from actors.messages import Record
 from transport.bus.address import Address
+from transport.callhome.address import split_address
 
 #: What a node of ours understands beyond Dynamo 1.6, as its records say it.
 SPEAKS: Final = "callhome1"
@@ -109,12 +109,11 @@ def _via(transport: Mapping[str, Any]) -> str:
     if not isinstance(address, str):
         named = ", ".join(sorted(map(_short, transport))[:3]) or "none"
         raise BadRecord(f"its transport is {named}, not tcp")
-    reached, slash, path = address.partition("/")
     try:
-        host_port(reached, "transport.tcp")
-    except SpecError as error:
-        raise BadRecord(str(error)) from None
-    if not slash or not _PATH.fullmatch(path) or reached.endswith(":0"):
+        _, path = split_address(address)
+    except RemoteProtocolError as error:
+        raise BadRecord(f"transport.tcp: {error}") from None
+    if not _PATH.fullmatch(path):
         raise BadRecord(f"transport.tcp is {_short(address)}, not 'host:port/path'")
     return address
 

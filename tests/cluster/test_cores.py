@@ -83,6 +83,11 @@ def test_actors_are_spread_over_the_cores() -> None:
     }
 
 
+def test_the_ingress_is_a_door_as_the_router_is() -> None:
+    node = NodeSpec(engines=[EngineSpec("a.b.c", "m:A")], listen="127.0.0.1:0")
+    assert cores.plan(node, [0, 1], range(4)) == {"router": (0,), "ingress": (0,), "a.b.c": (1,)}
+
+
 def test_one_core_serves_all() -> None:
     planned = cores.plan(NODE, [1], range(4))
     assert {name: own for name, own in planned.items() if own != (1,)} == {"a.b.e": None}

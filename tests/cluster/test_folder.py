@@ -140,7 +140,7 @@ def test_open_folder_is_closed_to_others(root: str) -> None:
 
 
 def test_info_round_trip_and_mode(claim: Claim) -> None:
-    info = NodeInfo("demo", "a", claim.folder, me(), (me("x"), me("y")))
+    info = NodeInfo("demo", "a", claim.folder, me(), (me("x"), me("y")), "127.0.0.1:7400")
     write_info(info)
     assert read_info(claim.folder) == info
     assert info.alive

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.cluster.spec import ActorSpec, EngineSpec, NodeSpec, RouterSpec
+from actors.cluster.spec import ActorSpec, EngineSpec, IngressSpec, NodeSpec, RouterSpec
 from actors.config import Settings
 from actors.errors import SpecError
 from tests.cluster import spec_targets
@@ -111,6 +111,39 @@ def test_instances_have_unique_names_in_the_order_written() -> None:
     assert node.instances()[6].spec is once
 
 
+def test_a_node_that_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = NodeSpec(listen="127.0.0.1:7400", peers=["10.0.0.8:7400", "[::1]:7400"])
+    assert node.ingress == IngressSpec("127.0.0.1:7400")
+    assert node == NodeSpec(
+        ingress=IngressSpec("127.0.0.1:7400"), listen=node.listen, peers=node.peers
+    )
+    assert [(each.name, each.role) for each in node.instances()] == [
+        ("router", "router"),
+        ("ingress", "ingress"),
+    ]
+    assert (node.ingress.restart, node.ingress.place) == ("always", "process")
+    monkeypatch.setenv("DYN_TCP_RPC_PORT", "7411")
+    assert NodeSpec.from_dict(json.loads(json.dumps(node.to_dict()))) == node
+    assert IngressSpec().listen == "127.0.0.1:7411"
+    assert NodeSpec(ingress=IngressSpec(advertise="10.0.0.7")).listen == ""
+    assert NodeSpec().ingress is None
+    assert IngressSpec(advertise="[::1]:9").advertise == "[::1]:9"
+    assert IngressSpec(advertise="fe80::1").advertise == "fe80::1"
+
+
+def test_a_shared_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NodeSpec().directory == ""
+    path = tmp_path / "cluster.toml"
+    path.write_text('directory = "kv"\nlisten = "127.0.0.1:0"\n[ingress]\nlisten = "127.0.0.1:0"')
+    node = NodeSpec.from_toml(path)
+    assert node.directory == str(tmp_path / "kv")
+    monkeypatch.setenv("DYN_DISCOVERY_BACKEND", "file")
+    monkeypatch.setenv("DYN_FILE_KV", "/shared/kv")
+    assert NodeSpec().directory == "/shared/kv"
+    assert NodeSpec(directory="").directory == ""
+    assert NodeSpec.from_dict(node.to_dict()).directory == str(tmp_path / "kv")
+
+
 def test_classes_and_functions_are_kept_as_text() -> None:
     module = "tests.cluster.spec_targets"
     engine = EngineSpec("a.b.c", spec_targets.Shout, adapter=spec_targets.length)
@@ -203,7 +236,25 @@ def test_a_wrong_field_is_named_by_its_path(change: dict[str, Any], words: list[
         ({"name": "x" * 41}, ["name", "a name of 1 to 40 letters"]),
         ({"actors": [{"name": "x" * 81, "actor": "m:A"}]}, ["actors[0].name", "1 to 80 letters"]),
         ({"settings": {"windw_items": 1}}, ["settings.windw_items", "'window_items'"]),
-        ({"listen": "127.0.0.1:1"}, ["listen: unknown key"]),
+        ({"lisen": "127.0.0.1:1"}, ["lisen: unknown key", "'listen'"]),
+        ({"listen": "7400"}, ["listen", "'7400'", "'host:port'"]),
+        ({"listen": 7400}, ["listen", "7400", "'host:port'"]),
+        ({"listen": "a:1", "ingress": {"listen": "a:2"}}, ["listen: 'a:1'", "ingress.listen"]),
+        ({"ingress": "a:1"}, ["ingress", "a table"]),
+        ({"ingress": {"port": 1}}, ["ingress.port: unknown key"]),
+        ({"ingress": {"listen": "a"}}, ["ingress.listen", "'host:port'"]),
+        ({"ingress": {"advertise": "a b"}}, ["ingress.advertise", "without a port"]),
+        ({"ingress": {"advertise": "0.0.0.0:1"}}, ["ingress.advertise", "names no host"]),
+        ({"ingress": {"advertise": 5}}, ["ingress.advertise", "a host, or 'host:port'"]),
+        ({"ingress": {"place": "here", "cpus": [1]}}, ["ingress.cpus", "place='here'"]),
+        ({"ingress": {"name": "router"}}, ["ingress.name", "routers[0].name"]),
+        ({"peers": "a:1"}, ["peers", "a list of 'host:port'"]),
+        ({"peers": ["a:1", "a"]}, ["peers[1]", "host:port"]),
+        ({"peers": ["a:0"]}, ["peers[0]", "host:port"]),
+        ({"peers": ["0.0.0.0:1"]}, ["peers[0]", "names no host"]),
+        ({"peers": ["a:1", "a:1"]}, ["peers[1]", "stands twice"]),
+        ({"peers": [7]}, ["peers[0]", "7"]),
+        ({"directory": 7}, ["directory", "the path of a folder"]),
     ],
 )
 def test_a_wrong_node_is_named_by_its_path(data: dict[str, Any], words: list[str]) -> None:
