@@ -1,0 +1,253 @@
+"""IngressActor: the door into its node. Takes requests of other nodes, admits, opens engines."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from actors.config import host_port
+from actors.discovery.base import Discovery, Subscription
+from actors.discovery.directory import DirectoryPublisher
+from actors.discovery.record import RESERVED
+from actors.errors import Unsupported
+from actors.ingress.admission import Admission
+from actors.ingress.arrival import Arrival, read_arrival, transit
+from actors.ingress.connections import Connections
+from actors.ingress.foreign import ForeignStream
+from actors.ingress.records import Records, RecordsStream
+from actors.ingress.relay import RelayedStream
+from actors.ingress.streams import Stream, Streams
+from actors.kernel.actor import Actor
+from actors.messages import Record
+from transport.callhome.address import check_hostport, hostport
+from transport.callhome.link import Net
+from transport.callhome.server import Reply, RequestServer
+from transport.errors import (
+    CallHomeError,
+    ConnectionLost,
+    DecodeError,
+    RemoteProtocolError,
+    SpecError,
+    shown,
+)
+from transport.wire.request import RequestFrame
+
+#: How the replies to refused requests begin; requesters tell them apart by these words.
+OVERLOADED: Final = "Server overloaded: "
+UNAVAILABLE: Final = "Server unavailable: "
+_STOPS: Final = "this node takes no more requests, it stops"
+
+
+class Transit:
+    """How long requests were on their way, by two clocks, for whoever looks at the counters."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0
+        self.most = 0
+
+    def observe(self, nanoseconds: int | None) -> None:
+        """One request; None when its sender did not say."""
+        if nanoseconds is not None:
+            self.count += 1
+            self.total += nanoseconds
+            self.most = max(self.most, nanoseconds)
+
+    def seen(self) -> dict[str, float]:
+        """Requests counted, and seconds: mean and most."""
+        mean = self.total / self.count if self.count else 0.0
+        return {"count": self.count, "mean": mean / 1e9, "most": self.most / 1e9}
+
+
+class IngressActor(Actor):
+    """The ingress of a node; ``listen`` is ``host:port``, port 0 means any.
+
+    ``advertise`` is the ``host`` or ``host:port`` that other nodes are told, where they do not
+    reach it by the address that it is bound to. Raises SpecError.
+    """
+
+    def __init__(self, listen: str = "127.0.0.1:0", advertise: str = "") -> None:
+        host, _, port = host_port(listen, "listen").rpartition(":")
+        self._host, self._port = host.strip("[]"), int(port)
+        self._advertise = advertise
+        self.discovery: Discovery | None = None
+        #: Folder in which the records of this node are published; "" for none.
+        self.directory = ""
+        #: ``host:port`` that other nodes are told; known once the actor has started.
+        self.reached = ""
+        self.transit = Transit()
+        self._subscriptions: list[Subscription] = []
+        self._publisher: DirectoryPublisher | None = None
+        self._server: RequestServer | None = None
+        self._stopping = False
+
+    def facts(self) -> dict[str, Any]:
+        """What the node publishes about this ingress."""
+        return {"via": self.reached}
+
+    async def on_start(self) -> None:
+        runtime, settings = self.runtime, self.settings
+        self.net = Net()
+        self.streams = Streams(runtime, self.counters, self.tasks, self.net)
+        self.admission = Admission(settings.ingress_pool, settings.ingress_queue)
+        self.streams.when_left = self.admission.left
+        self.connections = Connections(self.streams)
+        self.records = Records(runtime)
+        runtime.timers.append(self._check)
+        server = RequestServer(
+            self.net, self._host, self._port, self._request, settings.max_message
+        )
+        server.open()
+        self._server = server
+        self.reached = self.records.reached = _told(server.address, self._advertise)
+        if self.discovery is not None:
+            self._subscriptions.append(await self.discovery.subscribe(self.records.changed))
+        if self.directory and self.discovery is not None:
+            publisher = DirectoryPublisher(
+                self.directory, reached=self.reached, ingress=self.address.incarnation
+            )
+            publisher.start()
+            self._publisher = publisher
+            self._subscriptions.append(await self.discovery.subscribe(publisher.changed))
+
+    def shut(self) -> None:
+        """The records go first, so that nobody new comes; then this actor stops like any other."""
+        self._stopping = True
+        for subscription in self._subscriptions:
+            subscription.cancel()
+        if self._server is not None:
+            self.records.withdraw(_STOPS)
+        super().shut()
+
+    async def on_stop(self) -> None:
+        if self._publisher is not None:
+            await self._publisher.close()
+        if self._server is None:
+            return
+        self._server.close()
+        self.streams.stop_dialling()
+        for stream in list(self.streams.table.values()):
+            stream.fail(ConnectionLost(f"{stream.record.endpoint}: the ingress of its node stops"))
+        for records in list(self.records.streams):
+            records.fail(ConnectionLost("the ingress stops"))
+        for last in list(self.streams.lingering.values()):
+            last.settle()
+        self.connections.close("its node stops")
+        await self.net.wait_closed()
+        self.net.close()
+
+    def carries(self) -> dict[str, Any]:
+        if self._server is None:
+            return super().carries()
+        return {
+            "in_flight": self.admission.placed,
+            "queued": self.admission.waiting,
+            "capacity": self.admission.pool,
+            "via": self.reached,
+            "connections": len(self.connections),
+            "endpoints": len(self.records),
+            "transit": self.transit.seen(),
+            "net": self.net.statistics(),
+        }
+
+    def _check(self, now: float) -> bool:
+        """The coarse timer."""
+        waits = self.streams.check(now)
+        return self.connections.check(now) or waits
+
+    def _request(self, frame: RequestFrame, reply: Reply) -> None:
+        """One request: refuse it, or count it, acknowledge it and let it begin."""
+        self.counters.requests += 1
+        self.transit.observe(transit(frame, time.time_ns()))
+        if self._stopping:
+            self._refuse(reply, UNAVAILABLE + _STOPS)
+            return
+        record = self.records.find(frame.path)
+        if record is None and frame.path != RESERVED:
+            self._refuse(reply, f"{UNAVAILABLE}nothing is served at path {shown(frame.path)}")
+            return
+        try:
+            arrival = read_arrival(frame, self.settings)
+        except (DecodeError, RemoteProtocolError) as error:
+            self._invalid(reply, error)
+            return
+        if record is None:
+            self._follow(arrival, reply)
+        elif self.admission.full or (arrival.later and not self.admission.free):
+            text = (
+                f"{OVERLOADED}all {self.admission.pool} streams and {self.admission.queue} queue "
+                "places of this node are taken"
+            )
+            self._refuse(reply, text)
+        else:
+            self._admit(arrival, record, reply)
+
+    def _refuse(self, reply: Reply, text: str) -> None:
+        self.counters.refused += 1
+        reply(text.encode())
+
+    def _invalid(self, reply: Reply, error: CallHomeError) -> None:
+        """Nothing can be called home for it. The acknowledgement is all that a requester of
+        Dynamo's understands.
+        """
+        kind = "deserialization" if isinstance(error, DecodeError) else "invalid_message"
+        self.streams.count(kind)
+        self.net.complain(f"ingress.{kind}", f"{self.name} drops a request: {error}")
+        reply(b"")
+
+    def _admit(self, arrival: Arrival, record: Record, reply: Reply) -> None:
+        failure = None
+        if arrival.many != record.many:
+            failure = _mismatch(record)
+            self.streams.count("invalid_message")
+        stream: Stream
+        try:
+            if arrival.native:
+                connection = self.connections.find(arrival.home)
+                stream = RelayedStream(self.streams, arrival, record, connection, failure)
+            else:
+                for half in (arrival.home, arrival.feed):
+                    if half is not None:
+                        check_hostport(half.text("address"))
+                stream = ForeignStream(self.streams, arrival, record, failure)
+        except RemoteProtocolError as error:
+            self._invalid(reply, error)
+            return
+        self.admission.take(stream)
+        reply(b"")
+        if stream.placed:
+            stream.begin()
+
+    def _follow(self, arrival: Arrival, reply: Reply) -> None:
+        """A router wants to know what this node serves."""
+        if not arrival.native or arrival.many:
+            self._refuse(reply, f"{UNAVAILABLE}{RESERVED} is for nodes of callhome")
+            return
+        try:
+            stream = RecordsStream(self.records, arrival, self.connections.find(arrival.home))
+        except RemoteProtocolError as error:
+            self._invalid(reply, error)
+            return
+        reply(b"")
+        stream.ready()
+
+
+def _mismatch(record: Record) -> Unsupported:
+    wanted = "a stream of requests" if record.many else "one request"
+    verb = "open()" if record.many else "call() or stream()"
+    return Unsupported(f"{record.endpoint} takes {wanted}: use {verb}")
+
+
+def _told(bound: str, advertise: str) -> str:
+    """The ``host:port`` that other nodes are told. Raises SpecError for what nobody can dial."""
+    if not advertise:
+        return bound
+    port = int(bound.rpartition(":")[2])
+    try:
+        host, _, own = host_port(advertise, "advertise").rpartition(":")
+        port = int(own) or port
+    except SpecError:
+        host = advertise
+    told = hostport(host.strip("[]"), port)
+    check_hostport(told, SpecError, "advertise")
+    return told

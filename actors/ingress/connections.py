@@ -1,0 +1,190 @@
+"""Connections to nodes of ours: one for each requester, dialled once, shared by all its streams.
+
+A *subject* names the connection: the requester makes a new one when the connection is lost. The
+first request that names it makes us dial; the streams behind it wait for that dial. A lost
+connection ends its own streams and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final, Protocol
+
+from actors.ingress.streams import Streams
+from actors.kernel.tombstones import Tombstones
+from actors.messages import Credit, Feed, FeedEnd, FeedItem, ItemBody, Kill, Stop
+from transport.callhome.dialer import dial
+from transport.callhome.mux import MuxConnection
+from transport.errors import CallHomeError, RemoteProtocolError
+from transport.wire.control import pack_handshake
+from transport.wire.envelope import Info
+from transport.wire.message import Message
+
+log = logging.getLogger("callhome.ingress")
+
+#: Connections to requesters at the same time: further ones would cost descriptors without end.
+MOST: Final = 1024
+#: What a requester may say on its connection.
+_SPOKEN: Final = frozenset({Credit, Stop, Kill, Feed, FeedItem, FeedEnd, ItemBody})
+
+
+class Relay(Protocol):
+    """One stream on a connection, as the connection sees it."""
+
+    def ready(self) -> None:
+        """The connection is up."""
+
+    def heard(self, message: Message) -> None:
+        """The requester says something about the stream."""
+
+    def cut(self, error: CallHomeError) -> None:
+        """The connection is lost, or never came to be."""
+
+
+class HomeConnection:
+    """The way to one requester; ``mux`` is None until its dial has come through."""
+
+    def __init__(self, connections: Connections, subject: str, address: str, home: int) -> None:
+        self._connections = connections
+        self.subject = subject
+        self.address = address
+        #: Incarnation of the requester.
+        self.home = home
+        self.mux: MuxConnection | None = None
+        #: By the requester's number.
+        self.relays: dict[int, Relay] = {}
+        #: Cancels that came before the requests they mean.
+        self.tombstones = Tombstones()
+
+    def enter(self, number: int, relay: Relay) -> None:
+        """A stream by the requester's number. Raises RemoteProtocolError when it is there."""
+        if number in self.relays:
+            raise RemoteProtocolError(f"stream {number} of {self.address} was opened twice")
+        self.relays[number] = relay
+
+    def leave(self, number: int, relay: Relay) -> None:
+        """A stream is over."""
+        if self.relays.get(number) is relay:
+            del self.relays[number]
+
+    async def dial(self) -> None:
+        """Reach the requester, once; then all streams that wait go on, or end."""
+        connections = self._connections
+        streams = connections.streams
+        incarnation = streams.runtime.address.incarnation
+        hello = pack_handshake(self.subject, "mux", incarnation=f"{incarnation:x}")
+        limit = streams.runtime.settings.connect_timeout or 5.0
+        try:
+            framed = await dial(streams.net, self.address, hello, limit)
+            link, rest = framed.detach()
+        except CallHomeError as error:
+            self._lost(error)
+            return
+        if connections.find_subject(self.subject) is not self:
+            link.close(abort=True)  # closed meanwhile
+            return
+        self.mux = MuxConnection(
+            link, rest, incarnation=incarnation, deliver=self._deliver, lost=self._lost
+        )
+        for relay in list(self.relays.values()):
+            relay.ready()
+
+    def _deliver(self, message: Message) -> None:
+        if type(message) not in _SPOKEN:
+            raise RemoteProtocolError(f"a requester has no {type(message).__name__} to send")
+        number = message.stream  # type: ignore[attr-defined]
+        relay = self.relays.get(number)
+        if relay is not None:
+            relay.heard(message)
+        elif type(message) is Stop or type(message) is Kill:
+            kill = type(message) is Kill
+            self.tombstones.put(self.home, number, time.monotonic(), kill, message.reason)
+            self._connections.streams.runtime.plan_tick()
+        # All else is for a stream that has ended; a body that nobody expects is thrown away.
+
+    def _lost(self, error: CallHomeError) -> None:
+        self._connections.forget(self)
+        dialled, self.mux = self.mux is not None, None
+        relays, self.relays = list(self.relays.values()), {}
+        what = "lost the connection to" if dialled else "cannot call home at"
+        log.warning(
+            "%s %s %s, %d streams end: %s",
+            self._connections.streams.runtime.address.name, what, self.address, len(relays), error,
+        )  # fmt: skip
+        for relay in relays:
+            if not dialled:
+                self._connections.streams.count("response_stream")
+            relay.cut(error)
+
+    def check(self, now: float) -> None:
+        """The coarse timer: pings, and tombstones crumble."""
+        self.tombstones.crumble(now)
+        if self.mux is not None:
+            self.mux.check(now)
+
+    def close(self, reason: str) -> None:
+        """This side closes."""
+        self._connections.forget(self)
+        if self.mux is not None:
+            self.mux.close(reason)
+
+
+class Connections:
+    """All connections of one ingress, by subject."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+        self._by_subject: dict[str, HomeConnection] = {}
+
+    def find_subject(self, subject: str) -> HomeConnection | None:
+        """The connection of a subject, dialled or not."""
+        return self._by_subject.get(subject)
+
+    def __len__(self) -> int:
+        return len(self._by_subject)
+
+    def find(self, info: Info) -> HomeConnection:
+        """The connection that a request names, dialled if it is the first to name it.
+
+        Raises RemoteProtocolError for a subject that belongs to somebody else, or for one too many.
+        """
+        subject, address = info.text("subject"), info.text("address")
+        home = _incarnation(info.text("incarnation"))
+        found = self._by_subject.get(subject)
+        if found is not None:
+            if (found.address, found.home) != (address, home):
+                raise RemoteProtocolError(f"the subject of {found.address} is named by {address}")
+            return found
+        if len(self._by_subject) >= MOST:
+            raise RemoteProtocolError(f"{MOST} nodes are connected already, {address} is one more")
+        found = self._by_subject[subject] = HomeConnection(self, subject, address, home)
+        name = f"dial {address}"
+        self.streams.start(found.dial(), name)
+        return found
+
+    def forget(self, connection: HomeConnection) -> None:
+        """A connection is gone; its subject is never used again by an honest requester."""
+        if self._by_subject.get(connection.subject) is connection:
+            del self._by_subject[connection.subject]
+
+    def check(self, now: float) -> bool:
+        """The coarse timer; whether it has to go on."""
+        for connection in list(self._by_subject.values()):
+            connection.check(now)
+        return bool(self._by_subject)
+
+    def close(self, reason: str) -> None:
+        """This ingress stops; its streams have been told."""
+        for connection in list(self._by_subject.values()):
+            connection.close(reason)
+
+
+def _incarnation(text: str) -> int:
+    try:
+        value = int(text, 16)
+    except ValueError:
+        value = -1
+    if not 0 < value < 1 << 64:
+        raise RemoteProtocolError(f"{text[:40]!r} is no incarnation")
+    return value

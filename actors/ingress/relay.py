@@ -1,0 +1,304 @@
+"""Streams of nodes of ours: relayed message by message, both ways, never decoded.
+
+The requester's number stands in the messages on its connection, ours in those on the bus. Credit is
+end to end: the windows of home and engine bound what is under way here.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from actors.ingress.arrival import Arrival
+from actors.ingress.connections import HomeConnection
+from actors.ingress.streams import Stream, Streams
+from actors.kernel.bodies import LARGE, outgoing
+from actors.kernel.lanes import Lane
+from actors.messages import (
+    Accept,
+    Credit,
+    End,
+    Feed,
+    FeedCredit,
+    FeedEnd,
+    FeedItem,
+    Item,
+    ItemBody,
+    Items,
+    Kill,
+    Open,
+    Record,
+    Stop,
+)
+from transport.errors import CallHomeError, RemoteProtocolError, read_error, to_wire
+from transport.payload import Encoded
+from transport.wire.message import Message
+
+#: Bytes of the text of a cancel that are passed on.
+_REASON: Final = 500
+#: Payloads in one message are looked at one by one beyond this many bytes together.
+_SEVERAL: Final = LARGE
+
+
+class RelayedStream(Stream):
+    """One stream between a node of ours and an engine here."""
+
+    __slots__ = ("_bodies", "_failure", "_lane", "connection", "remote")
+
+    def __init__(
+        self,
+        streams: Streams,
+        arrival: Arrival,
+        record: Record,
+        connection: HomeConnection,
+        failure: CallHomeError | None = None,
+    ) -> None:
+        """``failure`` is what the requester is told instead of a stream.
+
+        Raises RemoteProtocolError for a number that is in use.
+        """
+        self.remote = arrival.home.number("stream")
+        self.connection = connection
+        connection.enter(self.remote, self)
+        super().__init__(streams, arrival, record)
+        self._failure = failure
+        self._lane: Lane | None = None
+        #: Numbers of bodies that are on their way to the requester.
+        self._bodies: set[int] | None = None
+
+    # --- towards the engine
+
+    def begin(self) -> None:
+        if self.connection.mux is not None:
+            self._go()
+
+    def ready(self) -> None:
+        """The connection is up: go on, if there is a place."""
+        if self._failure is not None:
+            self._refuse(self._failure)
+        elif self.placed:
+            self._go()
+
+    def _go(self) -> None:
+        if self._failure is not None:
+            self._refuse(self._failure)
+            return
+        tomb = self.connection.tombstones.take(self.connection.home, self.remote, time.monotonic())
+        if tomb is not None and tomb.kill:
+            self.kill(tomb.reason)
+        elif tomb is not None:
+            self._stop_early()
+        elif not self.arrival.later:
+            try:
+                self.open(self.arrival.codec, True, self.arrival.payload, [])
+            except CallHomeError as error:
+                self.fail(error)
+            self.arrival.payload = b""
+
+    def _stop_early(self) -> None:
+        """It never starts, which is what a stop asks for: a clean end without items."""
+        self.count_cancel()
+        self._tell_home(End(self.remote, 0, None))
+        self.leave()
+
+    def heard(self, message: Message) -> None:
+        """What the requester says about the stream."""
+        _HEARD[type(message)](self, message)
+
+    def _credit(self, m: Credit) -> None:
+        self.control(Credit(self.number, m.items, m.bytes))
+
+    def _stopped(self, m: Stop) -> None:
+        if self.opened:
+            self.stop(m.reason[:_REASON])
+        else:
+            self._stop_early()
+
+    def _killed(self, m: Kill) -> None:
+        self.kill(m.reason[:_REASON])
+
+    def _feed(self, m: Feed) -> None:
+        self._onward(Feed(self.number, m.first, m.payloads), sum(map(len, m.payloads)))
+
+    def _feed_item(self, m: FeedItem) -> None:
+        if not all(type(each) is list and len(each) == 3 for each in m.handles):
+            self.fail(RemoteProtocolError("a handle of another node's memory"))
+            return
+        size = len(m.payload) + sum(map(_near, m.handles))
+        self._onward(FeedItem(self.number, m.seq, m.payload, m.handles, m.size), size)
+
+    def _feed_end(self, m: FeedEnd) -> None:
+        self._onward(FeedEnd(self.number, m.total), 64)
+
+    def _onward(self, message: Message, size: int) -> None:
+        if self._lane is None:
+            self.tell(message, size)
+            return
+        try:
+            self._lane.send(message, size)
+        except RemoteProtocolError as error:
+            self.fail(error)
+
+    def _body(self, m: ItemBody) -> None:
+        """Something large: the request itself, or an item of it."""
+        mux = self.connection.mux
+        assert mux is not None  # the message has come over it
+        if m.seq < 0 and (self.opened or not self.placed or not self.arrival.later):
+            self.fail(RemoteProtocolError("the body of a request that has its own already"))
+            return
+        if self._lane is None:
+            self._lane = Lane(self.streams.runtime, self.engine, self.number)
+        if m.seq < 0:
+            self.arrival.later = False
+            self._lane.body(mux, m, self._open_later, self.fail)
+        else:
+            number, seq, size = self.number, m.seq, m.size
+            self._lane.body(
+                mux, m, lambda e: FeedItem(number, seq, e.data, e.handles, size), self.fail
+            )
+
+    def _open_later(self, encoded: Encoded) -> Open:
+        return self.open(self.arrival.codec, True, encoded.data, encoded.handles, lent=True)
+
+    # --- towards the requester
+
+    def accept(self, m: Accept) -> None:
+        self._tell_home(m._replace(stream=self.remote))
+
+    def items(self, m: Items) -> None:
+        payloads = m.payloads
+        size = sum(map(len, payloads))
+        counters = self.streams.counters
+        counters.items += len(payloads)
+        counters.bytes += size
+        self.seq = m.first + len(payloads)
+        mux = self.connection.mux
+        if mux is None:
+            return
+        if size <= _SEVERAL:
+            mux.send(Items(self.remote, m.first, payloads), size)
+            return
+        self._spread(m)
+
+    def _spread(self, m: Items) -> None:
+        """Many bytes at once: what is large goes as a body, what is small in messages of a bounded
+        size.
+        """
+        mux = self.connection.mux
+        assert mux is not None
+        batch: list[bytes] = []
+        first, size = m.first, 0
+        for seq, payload in enumerate(m.payloads, m.first):
+            if batch and size + len(payload) > LARGE:
+                mux.send(Items(self.remote, first, batch), size)
+                batch, size = [], 0
+            if len(payload) > LARGE:
+                self._send_large(seq, payload, [])
+                continue
+            if not batch:
+                first = seq
+            batch.append(payload)
+            size += len(payload)
+        if batch:
+            mux.send(Items(self.remote, first, batch), size)
+
+    def item(self, m: Item) -> None:
+        self.seq = m.seq + 1
+        self.streams.counters.items += 1
+        self.streams.counters.bytes += m.size
+        mux = self.connection.mux
+        if mux is None:
+            self.streams.runtime.drop(m.handles)
+        elif not self._send_large(m.seq, m.payload, m.handles):
+            size = len(m.payload) + sum(map(_near, m.handles))
+            mux.send(Item(self.remote, m.seq, m.payload, m.handles, m.size), size)
+
+    def _send_large(self, seq: int, payload: bytes, handles: list[Any]) -> bool:
+        """Send one item with a body, if it is large or lies in shared memory."""
+        mux = self.connection.mux
+        assert mux is not None
+        try:
+            found = outgoing(self.streams.runtime, payload, handles, mux.new_body())
+        except CallHomeError as error:
+            self.drop(str(error)[:_REASON])
+            self._tell_home(End(self.remote, seq, to_wire(error)))
+            return True
+        if found is None:
+            return False
+        message = found.message(self.remote, seq)
+        if not found.parts:
+            mux.send(message, found.size)
+            return True
+        number = found.body
+        if self._bodies is None:
+            self._bodies = set()
+        bodies = self._bodies
+        bodies.add(number)
+        mux.send_body(message, number, found.parts, lambda: bodies.discard(number))
+        return True
+
+    def end(self, m: End) -> None:
+        if m.error is not None:
+            self.streams.count_error(read_error(m.error))
+        if not self.accepted and self._lane is not None:
+            # Refused before it looked: nobody else gives back what it was lent.
+            memory = self.streams.runtime.memory
+            memory.take_back_stream(self.engine.incarnation, self.number)
+        self._tell_home(End(self.remote, m.total, m.error))
+        self.leave()
+
+    def feed_credit(self, m: FeedCredit) -> None:
+        self._tell_home(FeedCredit(self.remote, m.items, m.bytes))
+
+    def _tell_home(self, message: Message) -> None:
+        if self.connection.mux is not None:
+            self.connection.mux.send(message)
+
+    # --- ends
+
+    def fail(self, error: CallHomeError) -> None:
+        if not self.over:
+            self.streams.count_error(error)
+            self._refuse(error)
+
+    def _refuse(self, error: CallHomeError) -> None:
+        if self.connection.mux is None:
+            self._failure = error  # told as soon as there is a way
+            return
+        self._tell_home(End(self.remote, self.seq, to_wire(error)))
+        self.drop(str(error)[:_REASON])
+
+    def cut(self, error: CallHomeError) -> None:
+        """The connection is gone, and with it who wanted the stream."""
+        self.kill(f"the connection to its caller is lost: {error}"[:_REASON])
+
+    def kill(self, reason: str) -> None:
+        super().kill(reason)
+        bodies, self._bodies = self._bodies, None
+        if bodies and self.connection.mux is not None:
+            for number in list(bodies):
+                self.connection.mux.abort_body(number)
+
+    def leave(self) -> bool:
+        if not super().leave():
+            return False
+        self.connection.leave(self.remote, self)
+        if self._lane is not None:
+            self._lane.close()
+        return True
+
+
+def _near(entry: Any) -> int:
+    """Bytes of ``[dtype, shape, bytes]`` in a message's table."""
+    return len(entry[2]) if type(entry) is list and len(entry) == 3 else 64
+
+
+_HEARD: Final[dict[type, Any]] = {
+    Credit: RelayedStream._credit,
+    Stop: RelayedStream._stopped,
+    Kill: RelayedStream._killed,
+    Feed: RelayedStream._feed,
+    FeedItem: RelayedStream._feed_item,
+    FeedEnd: RelayedStream._feed_end,
+    ItemBody: RelayedStream._body,
+}

@@ -1,0 +1,361 @@
+"""The engine's side of all streams that an ingress relays: their table, and what engines say.
+
+To an engine the ingress is a home like any other. Its relayed streams have numbers of their own
+range, so that the streams that this actor opens for itself stay with the runtime's ``Home``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from actors.config import Settings
+from actors.errors import WorkerLost
+from actors.ingress.arrival import Arrival
+from actors.kernel.peers import GONE
+from actors.kernel.runtime import Runtime
+from actors.messages import Accept, End, FeedCredit, Item, Items, Kill, Open, Record, Stop
+from actors.metrics import Counters
+from transport.bus.address import Address
+from transport.callhome.link import Net
+from transport.errors import (
+    CallHomeError,
+    Cancelled,
+    DeadlineExceeded,
+    DecodeError,
+    PayloadError,
+    PeerLost,
+    RemoteProtocolError,
+)
+from transport.wire.message import Message
+
+#: Numbers of relayed streams begin here; ``Home`` counts from 1.
+FIRST: Final = 1 << 31
+
+
+class Stream(ABC):
+    """One request on its way to the engine that its path names, and what comes back.
+
+    The classes below know the requester's side: ``actors.ingress.relay`` that of our own nodes,
+    ``actors.ingress.foreign`` Dynamo's.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "accepted",
+        "arrival",
+        "cancelled",
+        "due",
+        "engine",
+        "number",
+        "opened",
+        "over",
+        "placed",
+        "record",
+        "seq",
+        "streams",
+    )
+
+    def __init__(self, streams: Streams, arrival: Arrival, record: Record) -> None:
+        self.streams = streams
+        self.arrival = arrival
+        self.record = record
+        self.engine: Address = record.address
+        self.opened = False
+        self.accepted = False
+        self.cancelled = False
+        self.over = False
+        #: Has one of the ingress's places; else it waits for one.
+        self.placed = False
+        #: Items that have come from the engine.
+        self.seq = 0
+        #: By the monotonic clock, for what comes before the engine, which has its own clock.
+        self.due = _due(arrival, streams.runtime.settings)
+        self.number = streams.enter(self)
+
+    @abstractmethod
+    def begin(self) -> None:
+        """A place is free: go on towards the engine."""
+
+    @abstractmethod
+    def accept(self, m: Accept) -> None:
+        """The engine has the stream."""
+
+    @abstractmethod
+    def items(self, m: Items) -> None:
+        """Items without handles."""
+
+    @abstractmethod
+    def item(self, m: Item) -> None:
+        """An item with handles, which are ours to return."""
+
+    @abstractmethod
+    def end(self, m: End) -> None:
+        """The engine's last word."""
+
+    @abstractmethod
+    def feed_credit(self, m: FeedCredit) -> None:
+        """The engine has room for more request items."""
+
+    @abstractmethod
+    def fail(self, error: CallHomeError) -> None:
+        """Nothing more comes from the engine, if it was ever reached: tell the requester."""
+
+    def open(
+        self, codec: str, native: bool, payload: bytes, handles: list[Any], lent: bool = False
+    ) -> Open:
+        """The Open for the engine; it is sent here unless a lane sends it (``lent``).
+
+        Raises WorkerLost for an engine that has died meanwhile, OutboxFull.
+        """
+        runtime, arrival = self.streams.runtime, self.arrival
+        message = Open(
+            self.number,
+            runtime.address,
+            self.record.endpoint,
+            arrival.many,
+            codec,
+            native,
+            payload,
+            handles,
+            [],
+            arrival.window_items,
+            arrival.window_bytes,
+            arrival.remaining(),
+            arrival.metadata,
+            arrival.id,
+        )
+        if not lent:
+            if not runtime.peers.watch(self.engine):
+                raise WorkerLost(f"{self.engine} died: {runtime.peers.death(self.engine) or GONE}")
+            runtime.port.queue(self.engine, message, size=len(payload) + 128, bounded=True)
+            runtime.port.hurry()
+        self.opened = True
+        self.streams.unopened.pop(self.number, None)
+        return message
+
+    def tell(self, message: Message, size: int = 64) -> None:
+        """Send data of the request to the engine."""
+        self.streams.runtime.port.send(self.engine, message, size=size)
+
+    def control(self, message: Message) -> None:
+        """Send control to the engine, past all data."""
+        self.streams.runtime.port.send(self.engine, message, control=True)
+
+    def stop(self, reason: str) -> None:
+        """The requester asks the engine to finish."""
+        self.count_cancel()
+        self._cancel(Stop(self.streams.runtime.address.incarnation, self.number, reason))
+
+    def kill(self, reason: str) -> None:
+        """The requester is gone, or wants nothing more; the stream leaves the table."""
+        if not self.over:
+            self.count_cancel()
+            self.drop(reason)
+
+    def drop(self, reason: str) -> None:
+        """As ``kill``, for what is no cancel of the requester's."""
+        if self.leave():
+            self._cancel(Kill(self.streams.runtime.address.incarnation, self.number, reason))
+
+    def _cancel(self, message: Stop | Kill) -> None:
+        if self.opened:
+            port = self.streams.runtime.port
+            # Until the engine has answered, a cancel follows its Open on the same lane.
+            port.send(self.engine, message, control=self.accepted)
+            port.flush()
+
+    def count_cancel(self) -> None:
+        """Count the stream as cancelled, however often and in how many ways it is."""
+        if not self.cancelled:
+            self.cancelled = True
+            self.streams.counters.cancelled += 1
+
+    def leave(self) -> bool:
+        """The engine and this stream have nothing more to do with each other; False: known."""
+        if self.over:
+            return False
+        self.over = True
+        self.streams.left(self)
+        return True
+
+    def lost(self, reason: str) -> CallHomeError:
+        """The error of a stream whose engine has died."""
+        what = f"{self.record.endpoint}: {self.engine} died"
+        if not self.accepted:
+            return WorkerLost(f"{what} before it accepted the stream: {reason}")
+        return PeerLost(f"{what} after {self.seq} items: {reason}")
+
+
+def _due(arrival: Arrival, settings: Settings) -> float:
+    if arrival.deadline is not None:
+        return arrival.deadline
+    limit = settings.call_timeout
+    return math.inf if limit is None else time.monotonic() + limit
+
+
+class Lingering(Protocol):
+    """A stream whose socket waits for its requester to close it; ``closing``: until when."""
+
+    number: int
+    closing: float
+
+    def settle(self) -> None:
+        """It was waited for long enough."""
+
+
+class Streams:
+    """All relayed streams of one ingress; takes from the runtime what engines say to them."""
+
+    def __init__(
+        self, runtime: Runtime, counters: Counters, tasks: asyncio.TaskGroup, net: Net
+    ) -> None:
+        self.runtime = runtime
+        self.counters = counters
+        self.tasks = tasks
+        self.net = net
+        self.table: dict[int, Stream] = {}
+        #: Those of them that have not come to their engine yet.
+        self.unopened: dict[int, Stream] = {}
+        #: Streams that are over but for their requester's last word.
+        self.lingering: dict[int, Lingering] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        #: Called with each stream that leaves the table: its place is free.
+        self.when_left: Callable[[Stream], None] = lambda stream: None
+        #: Collectors of what goes out with this tick's batch.
+        self.dirty: list[Callable[[], None]] = []
+        self._next = FIRST
+        self._own: dict[type, Callable[[int, Any], None]] = {}
+        self._take(Accept, self._accept)
+        self._take(Items, self._items)
+        self._take(Item, self._item)
+        self._take(End, self._end)
+        self._take(FeedCredit, self._feed_credit)
+        runtime.when_down.append(self._down)
+        runtime.port.before_flush.append(self._collect)
+
+    def _take(self, kind: type[Any], handler: Callable[[int, Any], None]) -> None:
+        self._own[kind] = self.runtime.handler(kind)
+        self.runtime.on(kind, handler)
+
+    def enter(self, stream: Stream) -> int:
+        """A number for a new stream, which stands in the table from now on."""
+        number = self._next
+        self._next = number + 1
+        self.table[number] = self.unopened[number] = stream
+        self.runtime.plan_tick()
+        return number
+
+    def left(self, stream: Stream) -> None:
+        """A stream is over; what still comes for it is answered by ``Home``, with Kill."""
+        self.table.pop(stream.number, None)
+        self.unopened.pop(stream.number, None)
+        self.when_left(stream)
+
+    def linger(self, stream: Lingering) -> None:
+        """A stream has said its last and waits for its requester to close."""
+        self.lingering[stream.number] = stream
+        self.runtime.plan_tick()
+
+    def start(self, dial: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a dial in the actor's task group; what it did not expect is logged and ends it
+        alone.
+        """
+
+        async def run() -> None:
+            try:
+                await dial
+            except Exception as error:
+                self.runtime.complain(name, error)
+
+        task = self.tasks.create_task(run(), name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def stop_dialling(self) -> None:
+        """This ingress stops: nobody is called home any more."""
+        for task in self._running:
+            task.cancel()
+
+    def check(self, now: float) -> bool:
+        """The coarse timer: deadlines of what has not come to its engine; whether it goes on."""
+        for stream in [each for each in self.unopened.values() if now >= each.due]:
+            text = f"{stream.record.endpoint}: its time was over before the engine had it"
+            stream.fail(DeadlineExceeded(text))
+        for last in [each for each in self.lingering.values() if now >= each.closing]:
+            last.settle()
+        return bool(self.unopened or self.lingering)
+
+    def _find(self, sender: int, m: Any) -> Stream | None:
+        stream = self.table.get(m.stream)
+        if stream is None:
+            self._own[type(m)](sender, m)
+        elif sender != stream.engine.incarnation:
+            raise RemoteProtocolError(f"stream {m.stream} is not served by the sender")
+        return stream
+
+    def _accept(self, sender: int, m: Accept) -> None:
+        stream = self._find(sender, m)
+        if stream is not None:
+            stream.accepted = True
+            stream.accept(m)
+
+    def _items(self, sender: int, m: Items) -> None:
+        # The hot path: no call that can be spared.
+        stream = self.table.get(m.stream)
+        if stream is None or sender != stream.engine.incarnation:
+            self._find(sender, m)
+            return
+        stream.items(m)
+
+    def _item(self, sender: int, m: Item) -> None:
+        stream = self._find(sender, m)
+        if stream is not None:
+            stream.item(m)
+
+    def _end(self, sender: int, m: End) -> None:
+        stream = self._find(sender, m)
+        if stream is not None:
+            stream.end(m)
+
+    def _feed_credit(self, sender: int, m: FeedCredit) -> None:
+        stream = self._find(sender, m)
+        if stream is not None:
+            stream.feed_credit(m)
+
+    def _collect(self) -> None:
+        if self.dirty:
+            dirty, self.dirty = self.dirty, []
+            for collect in dirty:
+                collect()
+
+    def mark(self, collect: Callable[[], None]) -> None:
+        """Call ``collect`` before this tick's messages leave."""
+        self.dirty.append(collect)
+        self.runtime.port.plan_flush()
+
+    def _down(self, address: Address, reason: str) -> None:
+        """An engine is gone, behind everything that it had sent."""
+        for stream in [each for each in self.table.values() if each.engine == address]:
+            if stream.opened:
+                stream.fail(stream.lost(reason))
+
+    def count(self, kind: str) -> None:
+        """Count a failure by Dynamo's name for its kind."""
+        errors = self.counters.errors
+        errors[kind] = errors.get(kind, 0) + 1
+
+    def count_error(self, error: CallHomeError) -> None:
+        """Count what an engine, or the road to it, ended a stream with."""
+        if isinstance(error, Cancelled):
+            return  # counted where the cancel came from
+        kind = "generate"
+        if isinstance(error, DecodeError):
+            kind = "deserialization"
+        elif isinstance(error, PayloadError):
+            kind = "serialization"
+        self.count(kind)
