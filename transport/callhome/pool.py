@@ -275,9 +275,7 @@ class Host:
     async def _connect(self) -> None:
         try:
             async with self._gate:
-                link = await dial_link(
-                    self._net, self.address, self._limits.connect_timeout, large=True
-                )
+                link = await dial_link(self._net, self.address, self._limits.connect_timeout)
         except CallHomeError as error:
             self.connecting = None
             self._connect_failed(error)

@@ -196,7 +196,7 @@ class RequestServer:
         self.unanswered: Final = unanswered
         self.patience: Final = patience
         self._handle = handle
-        self._listener = Listener(net, host, port, self._accepted, name, large=True)
+        self._listener = Listener(net, host, port, self._accepted, name)
         self._callers: set[_Caller] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
