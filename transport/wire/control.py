@@ -7,9 +7,11 @@ is read here is the header of one.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from transport.errors import RemoteProtocolError
+from transport.errors import CallHomeError, RemoteProtocolError
+from transport.wire.failures import clean_text, error_fields, start_error
 from transport.wire.framing import frame
 
 MAX_CONTROL: Final = 128 * 1024
@@ -63,6 +65,38 @@ def read_handshake(header: bytes) -> Handshake:
     if not subject or not stream_type:
         raise RemoteProtocolError(f"a handshake without subject or stream_type: {header[:80]!r}")
     return Handshake(subject, stream_type, texts)
+
+
+def pack_prologue(
+    error: CallHomeError | str | None = None, typed: Mapping[str, Any] | None = None
+) -> bytes:
+    """The prologue frame: the worker's word, before all data, on whether the stream has started.
+
+    An error in words may have its typed form beside it; one of our classes has it of its own.
+    """
+    if isinstance(error, CallHomeError):
+        typed = typed or error_fields(error)
+        error = str(typed["message"])  # Dynamo shows these words and no others
+    fields: dict[str, Any] = {"error": None if error is None else clean_text(error)}
+    if typed is not None:
+        fields["typed_error"] = typed
+    return frame(_encode(fields).encode())
+
+
+def read_prologue(header: bytes) -> CallHomeError | None:
+    """None when the stream has started, else why it has not: ``failures.start_error``.
+
+    Raises RemoteProtocolError for what is no prologue.
+    """
+    value = _json(header, "a prologue")
+    if type(value) is not dict:
+        raise RemoteProtocolError(f"a prologue that is no object: {header[:80]!r}")
+    words = value.get("error")
+    if words is None:
+        return None
+    if type(words) is not str:
+        raise RemoteProtocolError(f"a prologue whose error is no text: {header[:80]!r}")
+    return start_error(words, value.get("typed_error"))
 
 
 def _json(header: bytes, what: str) -> Any:

@@ -254,8 +254,23 @@ def unpack(data: bytes, restore: Restore | None) -> object:
     return _unpack_extended(data, restore)
 
 
+def unpack_bare(data: bytes) -> object:
+    """The value of MessagePack from somebody who has no extensions of ours: none is taken.
+
+    Raises ``DecodeError``; memory taken is bounded as in ``unpack``.
+    """
+    if len(data) > MAX_DEPTH and len(data.translate(None, _NO_NESTING)) > MAX_DEPTH:
+        _check_shape(data)
+    try:
+        return unpackb(data, ext_hook=_no_extension, strict_map_key=False, timestamp=3)
+    except _NotPlain as error:
+        raise DecodeError(f"MessagePack: extension {error.args[0]} has no meaning here") from None
+    except Exception as error:
+        raise _decode_error(error) from error
+
+
 def _no_extension(code: int, data: bytes) -> NoReturn:
-    raise _NotPlain
+    raise _NotPlain(code)
 
 
 def _unpack_extended(data: bytes, restore: Restore | None) -> object:

@@ -87,10 +87,21 @@ def _tag(kind: str, written: object) -> dict[str, object]:
 def load(data: bytes, restore: Restore | None) -> object:
     """The value of ``dump``, or of any JSON text without tags; raises ``DecodeError`` for anything
     else."""
-    reader = _Reader(restore)
     decoder = json.JSONDecoder(
-        object_hook=reader.object, parse_int=_integer, parse_constant=_no_constant
+        object_hook=_Reader(restore).object, parse_int=_integer, parse_constant=_no_constant
     )
+    return _load(data, decoder)
+
+
+def load_bare(data: bytes) -> object:
+    """The value of a JSON text from somebody who has no tags of ours: nothing is taken for one.
+
+    Raises ``DecodeError``.
+    """
+    return _load(data, _bare)
+
+
+def _load(data: bytes, decoder: json.JSONDecoder) -> object:
     try:
         text = data.decode()
         if "\\ud" in text or "\\uD" in text:
@@ -126,6 +137,9 @@ def _integer(text: str) -> int:
 
 def _no_constant(text: str) -> NoReturn:
     raise DecodeError(f"JSON: {text} is no JSON")
+
+
+_bare: Final = json.JSONDecoder(parse_int=_integer, parse_constant=_no_constant)
 
 
 def _wrong(kind: object) -> NoReturn:

@@ -40,7 +40,7 @@ class _Field(str):
     __slots__ = ()
 
 
-class _Key:
+class Key:
     """A step of a path into a key itself, not into what it leads to."""
 
     __slots__ = ("key",)
@@ -130,7 +130,7 @@ class Walk(ABC):
         for step in self._path:
             if isinstance(step, _Field):
                 text += f".{step}"
-            elif isinstance(step, _Key):
+            elif isinstance(step, Key):
                 text += f", key {_shown(step.key)}"
             else:
                 text += f"[{_shown(step)}]"
@@ -204,7 +204,7 @@ class Walk(ABC):
 
     def _key(self, key: object) -> object:
         outer, self._in_key = self._in_key, True
-        self._path.append(_Key(key))
+        self._path.append(Key(key))
         written = self.value(key)
         self._path.pop()
         self._in_key = outer
