@@ -207,7 +207,6 @@ class MuxConnection:
             self._pinged = now
             self._pings += 1
             self._out.write(pack_mux(PING, PROBE), _PROBE.pack(self._pings))
-        self._out.settle()
         return True
 
     def close(self, reason: str = "") -> None:

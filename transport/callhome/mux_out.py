@@ -148,7 +148,7 @@ class Outflow:
                 chunk = bool(self._turn) and link.backlog < _ENOUGH
         link.flush()
         self._see_leaving()
-        if not self._awaits_drain and (self._groups or self._turn):
+        if not self._awaits_drain and (self._groups or self._turn or self._leaving):
             self._awaits_drain = True
             link.when_drained(self._drained)
 
@@ -159,10 +159,6 @@ class Outflow:
             self._batch(group.messages)
         self._control = []
         self._groups.clear()
-
-    def settle(self) -> None:
-        """Look whether the last bytes of bodies have left; for a coarse timer."""
-        self._see_leaving()
 
     def close(self) -> None:
         """Nothing leaves any more; who waits for a body to leave is told that it is over."""
