@@ -69,8 +69,8 @@ class Feeding:
         if word == "sentinel":
             self._end()
         elif word == "stop":
-            self._end()
             stream.stop_asked("its requester stopped its input")
+            self._end()
         elif word == "kill":
             stream.abandon("its requester killed its input")
         else:
@@ -80,7 +80,8 @@ class Feeding:
         """No more input; the answers go on."""
         self._collect()
         self._stream.tell(FeedEnd(self._stream.number, self._seq))
-        self.close()
+        self.closed = True
+        self._link.close()
 
     def _break(self, text: str) -> None:
         self._stream.complain(text)
@@ -100,8 +101,10 @@ class Feeding:
             self._stream.tell(message, sum(map(len, batch)))
 
     def close(self) -> None:
-        """The input is over, or nobody wants it."""
+        """Nobody wants more input. A requester that still sends shall notice at once; of ours
+        nothing is on its way there.
+        """
         if not self.closed:
             self.closed = True
             self._batch = []
-            self._link.close()
+            self._link.close(abort=True)

@@ -44,6 +44,7 @@ class ForeignStream(Stream):
     """One stream between a Dynamo requester and an engine here."""
 
     __slots__ = (
+        "_dialling",
         "_draining",
         "_failure",
         "_feeding",
@@ -72,6 +73,7 @@ class ForeignStream(Stream):
         #: The prologue is written: from now on errors are items.
         self._spoken = False
         self._stopped = False
+        self._dialling = False
         self._draining = False
         self._owed_items = self._owed_bytes = 0
         #: When the requester must have closed its side, once we have said our last.
@@ -80,6 +82,9 @@ class ForeignStream(Stream):
     # --- the way to the engine
 
     def begin(self) -> None:
+        if self._dialling:
+            return
+        self._dialling = True
         self.streams.start(self._dial(), f"dial {self.arrival.home.info.get('address')}")
 
     async def _dial(self) -> None:
@@ -212,6 +217,7 @@ class ForeignStream(Stream):
         """The requester is told of the error: in the prologue, or as an item."""
         if self._link is None:
             self._failure = error  # told as soon as there is a way
+            self.begin()
         elif not self._spoken:
             self._spoken = True
             self._link.link.write(pack_prologue(error))

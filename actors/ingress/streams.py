@@ -284,6 +284,7 @@ class Streams:
     def check(self, now: float) -> bool:
         """The coarse timer: deadlines of what has not come to its engine; whether it goes on."""
         for stream in [each for each in self.unopened.values() if now >= each.due]:
+            stream.due = math.inf
             text = f"{stream.record.endpoint}: its time was over before the engine had it"
             stream.fail(DeadlineExceeded(text))
         for last in [each for each in self.lingering.values() if now >= each.closing]:

@@ -84,7 +84,8 @@ class Rig:
         engines = sum(
             each.carries()["in_flight"] + each.carries()["queued"] for each in self.engines
         )
-        return len(at.streams.table) + at.admission.placed + at.admission.waiting + engines
+        mine: int = len(at.streams.table) + at.admission.placed + at.admission.waiting
+        return mine + engines
 
     async def idle(self) -> None:
         """Wait until nothing is carried any more, and nothing is left of it."""

@@ -183,6 +183,13 @@ class Requester:
         host, _, port = ingress.rpartition(":")
         self._requests = await asyncio.open_connection(host, int(port))
 
+    async def reconnect(self, ingress: str) -> None:
+        """Cut the connection for requests, with what was written, and open a new one."""
+        assert self._requests is not None
+        await self._requests[1].drain()
+        self._requests[1].transport.abort()
+        await self.connect(ingress)
+
     def info(self, subject: str, context: str, stream_type: str, **changed: Any) -> dict[str, Any]:
         """Connection info of one half."""
         inner = {

@@ -1,0 +1,197 @@
+"""Who is let in: paths, places, shapes; and what happens to requests whose home is not there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ingress.engines import Chat, Held, echo
+from tests.ingress.rig import rig
+from tests.waiting import TICK, wait_until
+
+
+async def test_conformance_05_an_unknown_path(tmp_path: Path) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(echo)
+        for wrong in ("abc/x/y/z", path[1:], path + "/", "callhome/records"):
+            asked = await at.requester.ask(wrong, {})
+            assert asked.reply is not None
+            assert asked.reply.startswith(b"Server unavailable: ")
+        assert (await (await at.requester.ask(path, {"n": 1, "text": ""})).answer()).final
+
+
+async def test_conformance_06_places_and_queue_are_taken(tmp_path: Path) -> None:
+    async with rig(tmp_path, ingress_pool=2, ingress_queue=1) as at:
+        path = await at.engine(Held)
+        asked = [await at.requester.ask(path, {"who": index}) for index in range(4)]
+        assert [each.reply for each in asked[:3]] == [b""] * 3
+        assert asked[3].reply is not None
+        assert asked[3].reply.startswith(b"Server overloaded: ")
+        carried = at.ingress.carries()
+        assert (carried["in_flight"], carried["queued"], carried["capacity"]) == (2, 1, 2)
+        engine: Any = at.engines[0].handler.engine
+        await wait_until(lambda: len(engine.begun) == 2)
+        assert not asked[2].dialled()
+        engine.gate.set()
+        for each in asked[:3]:
+            assert (await each.answer()).final
+        assert [each["who"] for each in engine.begun] == [0, 1, 2]
+        await at.idle()
+        assert at.ingress.counters.refused == 1
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_conformance_07_the_wrong_shape_for_the_endpoint(tmp_path: Path, many: bool) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(echo if many else Chat)
+        asked = await at.requester.ask(path, {"n": 1}, many=many)
+        assert asked.reply == b""
+        answer = await asked.answer()
+        assert "use " in answer.prologue["error"]
+        assert answer.items == []
+        assert not answer.final
+        await at.idle()
+        assert at.errors == {"invalid_message": 1}
+        assert at.engines[0].counters.requests == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed"),
+    [
+        ("invalid_message", {"body": b""}),
+        ("invalid_message", {"many": True, "body": b"x"}),
+        ("invalid_message", {"many": True, "request_stream_connection_info": None}),
+        ("invalid_message", {"many": True, "request_type": "single_in"}),
+        ("invalid_message", {"request_type": "all_in"}),
+        ("invalid_message", {"payload_codec": "pickle"}),
+        ("invalid_message", {"connection_info": None}),
+        ("invalid_message", {"connection_info": {"transport": "quic-response", "info": "{}"}}),
+        ("invalid_message", {"id": "somebody-else"}),
+    ],
+)
+async def test_conformance_07_an_envelope_of_the_wrong_shape(
+    tmp_path: Path, kind: str, changed: dict[str, Any]
+) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(Chat if changed.get("many") else echo)
+        asked = await at.requester.ask(path, {"n": 1}, **changed)
+        assert asked.reply == b""
+        assert at.errors == {kind: 1}
+        assert at.carried() == 0
+        assert not asked.dialled()
+        again = await at.requester.ask(path, {"n": 0}, many=bool(changed.get("many")))
+        half = await again.half()
+        assert await half.frame() is not None
+        half.close()
+        await at.idle()
+
+
+async def test_bad_json_counts_as_deserialization(tmp_path: Path) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(echo)
+        _, whole = at.requester.envelope({"n": 1})
+        at.requester.write(path, whole[:24] + b"!" + whole[25:])
+        assert await at.requester.reply() == b""
+        assert at.errors == {"deserialization": 1}
+
+
+async def test_an_envelope_cut_at_every_byte(tmp_path: Path) -> None:
+    """The two lengths of its head are then wrong: each is dropped, and the next request is fine."""
+    async with rig(tmp_path) as at:
+        path = await at.engine(echo)
+        _, whole = at.requester.envelope({"n": 1})
+        for size in range(len(whole)):
+            at.requester.write(path, whole[:size])
+        for _ in range(len(whole)):
+            assert await at.requester.reply() == b""
+        assert at.errors == {"invalid_message": len(whole)}
+        assert (await (await at.requester.ask(path, {"n": 1, "text": ""})).answer()).final
+        await at.idle()
+
+
+async def test_b134_a_home_that_does_not_listen_any_more(tmp_path: Path) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(Held)
+        await at.requester.stop_listening()
+        asked_at = time.monotonic()
+        asked = await at.requester.ask(path, {})
+        assert asked.reply == b""
+        await wait_until(lambda: at.errors.get("response_stream") == 1)
+        assert time.monotonic() - asked_at < 20 * TICK
+        await at.idle()
+        engine: Any = at.engines[0].handler.engine
+        assert engine.begun == []
+        assert at.ingress.net.counters["dial.failed"] == 1
+
+
+async def test_b134_both_halves_of_a_stream_of_requests(tmp_path: Path) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(Chat)
+        await at.requester.stop_listening()
+        await at.requester.ask(path, many=True)
+        await wait_until(lambda: at.errors == {"response_stream": 1})
+        await at.idle()
+        assert at.engines[0].counters.requests == 0
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:0", "0.0.0.0:80", "127.0.0.1:99999", ""])
+async def test_an_address_that_cannot_be_dialled(tmp_path: Path, address: str) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(echo)
+        at.requester.address, kept = address, at.requester.address
+        asked = await at.requester.ask(path, {"n": 1})
+        assert asked.reply == b""
+        assert at.errors == {"invalid_message": 1}
+        at.requester.address = kept
+        await at.idle()
+
+
+async def test_b137_a_request_whose_connection_is_cut_runs_at_most_once(tmp_path: Path) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(echo)
+        runs = 0
+        for _ in range(20):
+            asked, payload = at.requester.envelope({"n": 1, "text": ""})
+            at.requester.write(path, payload)
+            await at.requester.reconnect(at.ingress.reached)
+            if (await asked.half()).hello:
+                answer = await asked.answer()
+                assert len(answer.items) == 1
+                runs += 1
+        await at.idle()
+        assert runs <= at.engines[0].counters.requests <= 20
+
+
+async def test_an_ingress_that_stops_says_so(tmp_path: Path) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(Held)
+        half = await (await at.requester.ask(path, {"before": 1})).half()
+        await half.frame()
+        await half.frame()
+        at.ingress.shut()
+        asked = await at.requester.ask(path, {})
+        assert asked.reply is not None
+        assert asked.reply.startswith(b"Server unavailable: ")
+    frames = await half.rest()
+    assert frames == []
+    engine: Any = at.engines[0].handler.engine
+    assert engine.ended == ["killed"]
+
+
+async def test_a_wait_for_a_place_ends_with_the_deadline(tmp_path: Path) -> None:
+    async with rig(tmp_path, ingress_pool=1, call_timeout=3 * TICK) as at:
+        path = await at.engine(Held)
+        first = await (await at.requester.ask(path, {})).half()
+        await first.frame()
+        waiting = await at.requester.ask(path, {})
+        assert waiting.reply == b""
+        assert not waiting.dialled()
+        prologue = (await waiting.answer()).prologue
+        assert "its time was over" in prologue["error"]
+        first.close()
+        await at.idle()
+        engine: Any = at.engines[0].handler.engine
+        assert len(engine.begun) == 1
