@@ -20,9 +20,9 @@ from transport.errors import (
 from transport.payload import (
     decode_payload,
     encode_payload,
-    load_adapter,
 )
 from transport.shm.frames import Frame, private_frame
+from transport.wire.adapter import load_adapter
 from transport.wire.codec import Annotated
 
 SIZES = [0, 1, 1023, 1024, 100_000]

@@ -11,14 +11,13 @@ numpy is imported when the first array is met, so that a process without arrays 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from transport.errors import (
     DecodeError,
     FrameReleased,
-    LocalProtocolError,
     MemoryExhausted,
     RemoteProtocolError,
 )
@@ -26,6 +25,7 @@ from transport.shm.frames import Frame, dtype_text, private_frame
 from transport.shm.inline import array_bytes, array_from, array_of, array_over
 from transport.wire.codec import Annotated, Opaque, decode, encode, pack_careful, pack_plain
 from transport.wire.handle import Handle, handle_from_wire
+from transport.wire.plain import PLAIN, decode_item, decode_value, encode_item, encode_value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,6 +62,9 @@ class Encoded(NamedTuple):
         return len(self.data) + sum(map(len, near))
 
 
+REQUEST: Final = "request"
+"""The root of requests and request items, which stand bare where items stand in a map."""
+
 NO_HANDLES: Final[list[Any]] = []
 """The table of values without handles; never changed."""
 
@@ -78,10 +81,13 @@ def encode_payload(
     """Encode one value; what it was made of may be changed afterwards, but for its frames.
 
     ``native``: the peer takes handles into ``memory``. ``packed``: what ``pack_plain`` has made of
-    the value, if that was tried. Frames in it are handed on, which happens once in the life of a
-    frame, whatever the road. Raises EncodeError with the path inside ``root``, FrameReleased for a
-    frame that was handed on or released before or that stands in the value twice. An error leaves
-    nothing in the arena and no frame handed on.
+    the value, if that was tried. Under a plain codec a value is an item, in its map, unless its
+    ``root`` is ``REQUEST``; it takes neither arrays nor frames.
+
+    Frames in it are handed on, which happens once in the life of a frame, whatever the road. Raises
+    EncodeError with the path inside ``root``, FrameReleased for a frame that was handed on or
+    released before or that stands in the value twice. An error leaves nothing in the arena and no
+    frame handed on.
     """
     far = memory if native else None
     if codec == "msgpack" and (
@@ -92,6 +98,10 @@ def encode_payload(
         data = packed or pack_plain(value)
         if data is not None:
             return _new(Encoded, (data, NO_HANDLES, len(data)))
+    if codec in PLAIN:
+        plain = encode_value if root == REQUEST else encode_item
+        data = plain(value, codec, root)
+        return Encoded(data, NO_HANDLES, len(data))
     exporter = _Exporter(memory, far)
     try:
         if far is not None:
@@ -266,12 +276,19 @@ def decode_payload(
     *,
     codec: str = "msgpack",
     memory: Memory | None = None,
+    item: bool = False,
 ) -> Any:
-    """The value of ``encode_payload``; ``handles`` are as they came from the bus.
+    """The value of ``encode_payload``; ``handles`` are as they came from the bus. ``item``: it is
+    none of a request.
 
     A lease lasts until the last view of its array is gone. After an error all of them are given
     back. Raises DecodeError, RemoteProtocolError for handles that are none, StaleHandle.
     """
+    if codec != "msgpack" and codec in PLAIN:
+        if handles:
+            _Table(memory).refuse(handles)
+        plain = decode_item if item else decode_value
+        return plain(bytes(data), codec)
     if not handles:
         return decode(data, codec=codec, restore=_near)
     table = _Table(memory)
@@ -334,6 +351,14 @@ class _Table:
             return self._memory.view_array(handle)
         return self._memory.open_frame(handle)
 
+    def refuse(self, values: Sequence[Any]) -> None:
+        """Give the entries back. Raises RemoteProtocolError: they have no place here."""
+        try:
+            self.fill(values)
+        finally:
+            self.drop_unread()
+        raise RemoteProtocolError("handles beside a payload of a plain codec")
+
     def drop_unread(self) -> int:
         """Give back what was not read; how many entries that are."""
         unread = [entry for entry in self._entries if entry is not None]
@@ -354,42 +379,3 @@ def _near(opaque: Opaque) -> object:
         raise DecodeError(f"opaque value of kind {kind} without a handle")
     array = array_from(data)
     return array if kind == _ARRAY else private_frame(array)
-
-
-class PayloadAdapter(Protocol):
-    """Speaks the payloads of peers that are not ours; ``EngineSpec(adapter=…)`` names one.
-
-    An engine calls it instead of the codec. What its methods raise ends the stream as an error. It
-    gets bytes and nothing that goes through shared memory: that is refused with Unsupported.
-    """
-
-    def decode(self, data: bytes) -> Any:
-        """The request that ``data`` holds."""
-
-    def encode(self, item: Any) -> tuple[bytes, bool, bool]:
-        """Bytes of an item, whether it is an error, and whether the stream ends with it."""
-
-
-def load_adapter(target: str, find: Callable[[str], Any]) -> PayloadAdapter:
-    """The adapter that ``find`` knows as ``"module:attribute"``; a class is instantiated without
-    arguments.
-
-    Raises LocalProtocolError naming what is wrong with the target.
-    """
-    module, _, path = target.rpartition(":")
-    if not (module and path):
-        raise LocalProtocolError(f"adapter {target!r} is not of the form 'module:attribute'")
-    try:
-        found = find(target)
-        adapter = found() if isinstance(found, type) else found
-    except Exception as error:
-        raise LocalProtocolError(
-            f"adapter {target!r} cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
-    for method in ("decode", "encode"):
-        if not callable(getattr(adapter, method, None)):
-            raise LocalProtocolError(
-                f"adapter {target!r} has no method {method!r}; it needs decode and encode"
-            )
-    loaded: PayloadAdapter = adapter
-    return loaded

@@ -15,7 +15,7 @@ from actors.kernel.actor import Actor
 from actors.kernel.served import Served
 from actors.messages import Open, Report, Subscribe
 from transport.bus.address import Address
-from transport.payload import PayloadAdapter
+from transport.wire.adapter import PayloadAdapter
 
 #: Reports go out at most this often, in seconds; the End of each stream carries one anyway.
 _REPORT_EVERY = 0.005

@@ -22,8 +22,10 @@ from actors.errors import SpecError
 from actors.kernel.links import held
 from actors.kernel.runtime import Runtime
 from actors.kernel.served import Served
-from transport.errors import EngineError
-from transport.payload import Encoded, PayloadAdapter
+from transport.errors import EncodeError, EngineError, qualified_name, text_of
+from transport.payload import Encoded
+from transport.wire.adapter import PayloadAdapter
+from transport.wire.plain import PLAIN
 
 _ACCEPTED = (
     "an Engine or BidirectionalEngine class, an async generator, a coroutine function, or a "
@@ -135,11 +137,36 @@ class Adapted:
         else:
             request = decode(stream)
         arguments = (request, context) if handler.takes_context else (request,)
-        items = self._items(arguments, context, stream)
-        if adapter is None:
+        encode = self._adapter_encode(stream)
+        items = self._items(arguments, context, stream, encode)
+        if encode is None:
             return items
         # A thread has called the adapter already, before it resumed its generator.
-        return _adapted(items, (lambda done: done) if handler.is_generator else adapter.encode)
+        return _adapted(items, (lambda done: done) if handler.is_generator else encode)
+
+    def _adapter_encode(self, stream: Served) -> Callable[[Any], Any] | None:
+        """The adapter's ``encode``, or None without an adapter.
+
+        Under a plain codec its failure is told apart from one of the handler: the peer is foreign,
+        and who speaks to it must not write the error in words that the adapter alone has.
+        """
+        if self._adapter is None:
+            return None
+        encode = self._adapter.encode
+        if stream.codec not in PLAIN:
+            return encode
+
+        def guarded(item: Any) -> Any:
+            try:
+                return encode(item)
+            except Exception as error:
+                raise EncodeError(
+                    f"the payload adapter of {stream.open.target} raised "
+                    f"{qualified_name(type(error))}: {text_of(error)[:1000]}",
+                    adapter="raised",
+                ) from error
+
+        return guarded
 
     def _drop(self, item: Any) -> None:
         """Give back what an item holds that was encoded and then not sent."""
@@ -147,15 +174,19 @@ class Adapted:
             for handle in held(item.handles):
                 self._runtime.memory.unexport(handle)
 
-    def _items(self, arguments: Any, context: EngineContext, stream: Served) -> AsyncIterator[Any]:
+    def _items(
+        self,
+        arguments: Any,
+        context: EngineContext,
+        stream: Served,
+        adapted: Callable[[Any], Any] | None,
+    ) -> AsyncIterator[Any]:
         handler = self.handler
         if handler.is_generator:
-            encode: Callable[[Any], Any] = (
-                self._adapter.encode
-                if self._adapter is not None
-                else lambda item: self._runtime.encode(item, stream.codec, stream.native, "item")
+            encode = adapted or (
+                lambda item: self._runtime.encode(item, stream.codec, stream.native, "item")
             )
-            codec = "" if self._adapter is not None else stream.codec
+            codec = "" if adapted is not None else stream.codec
             return SyncItems(
                 lambda: handler._function(*arguments), context, self._threads, encode, codec,
                 self._drop,

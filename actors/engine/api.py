@@ -20,8 +20,8 @@ from actors.kernel.runtime import Runtime
 from actors.kernel.served import Served
 from transport.context import Context
 from transport.errors import Cancelled
-from transport.payload import PayloadAdapter
 from transport.shm.frames import Frames
+from transport.wire.adapter import PayloadAdapter
 
 Q = TypeVar("Q")
 A = TypeVar("A")

@@ -18,6 +18,7 @@ from typing import Any
 from transport.context import Context
 from transport.payload import Encoded
 from transport.wire.codec import pack_plain
+from transport.wire.plain import PLAIN
 
 #: How far a generator may be ahead of the loop, in items and in bytes (one larger item may). What
 #: the stream's credit lets through is on top of that.
@@ -76,7 +77,8 @@ class SyncItems:
         codec: str,
         drop: Callable[[Any], None],
     ) -> None:
-        """``encode`` and ``drop`` are called on the loop; ``drop`` gets what was encoded in vain.
+        """``drop`` gets what was encoded in vain. Both are called on the loop, but ``encode`` in
+        the generator's thread under a plain codec.
 
         ``codec`` ``""``: every item goes through ``encode``, and what that returns is handed out.
         """
@@ -85,6 +87,7 @@ class SyncItems:
         self._threads = threads
         self._encode = encode
         self._plain = codec == "msgpack"
+        self._alone = codec in PLAIN
         self._drop = drop
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Condition()
@@ -188,6 +191,8 @@ class SyncItems:
                 self._wake()
 
     def _packed(self, item: Any) -> Any:
+        if self._alone:
+            return self._encode(item)
         data = pack_plain(item) if self._plain else None
         if data is not None and len(data) < 32_768:
             return Encoded(data, [], len(data))

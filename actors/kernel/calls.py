@@ -26,7 +26,7 @@ from transport.errors import (
     RemoteProtocolError,
     shown,
 )
-from transport.payload import Encoded, inline_kept
+from transport.payload import REQUEST, Encoded, inline_kept
 from transport.shm.frames import Frames
 from transport.wire.codec import check_codec
 
@@ -162,7 +162,7 @@ class Caller:
                     if stream.queue:
                         # Taken before the end: an answer as large as the window owes the credit
                         # without which the engine is not resumed to find its end.
-                        answers.append(self._take(stream, sent.codec))
+                        answers.append(self._take(stream))
                     await stream.wait()
                 retried = sent.again(stream)
                 if retried is None:
@@ -187,16 +187,16 @@ class Caller:
             raise RemoteProtocolError(
                 f"{sent.target} gave {text}; call() wants exactly one, use stream() for others"
             )
-        return plain(answers[0] if answers else self._take(stream, sent.codec))
+        return plain(answers[0] if answers else self._take(stream), stream.codec)
 
-    def _take(self, stream: Opened, codec: str) -> Any:
+    def _take(self, stream: Opened) -> Any:
         queued = stream.queue.popleft()
         if isinstance(queued, bytes):
             stream.taken(len(queued))
-            return self.runtime.decode(queued, [], codec)
+            return self.runtime.decode(queued, [], stream.codec, True)
         payload, handles, size = queued
         stream.taken(size)
-        return self.runtime.decode(payload, handles, codec)
+        return self.runtime.decode(payload, handles, stream.codec, True)
 
     def stream(
         self,
@@ -294,7 +294,7 @@ class Caller:
 
     def encode(self, request: Any, sent: Request) -> Encoded:
         """The request's payload; from here on the parent's cancels reach the stream."""
-        encoded = self.runtime.encode(request, sent.codec, True, "request")
+        encoded = self.runtime.encode(request, sent.codec, True, REQUEST)
         if self.parent is not None:
             self.parent.link(sent.context)
         return encoded

@@ -39,9 +39,12 @@ from transport.errors import (
     PeerLost,
     RemoteProtocolError,
     read_error,
+    shown,
 )
 from transport.payload import Encoded
 from transport.wire import stream as machine
+from transport.wire.codec import CODECS
+from transport.wire.plain import PLAIN
 
 if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
@@ -100,10 +103,10 @@ class Home:
             raise PeerLost(f"{via} is dead: {runtime.peers.death(via) or GONE}")
         number = self._next
         self._next = number + 1
-        stream = Opened(self, number, target, via, many, context, limits)
+        stream = Opened(self, number, target, via, many, codec, context, limits)
         reports = self._reports.pop(via.incarnation, None)
         found = list(reports.values()) if reports else []
-        message = stream.message(encoded, codec, native, found)
+        message = stream.message(encoded, native, found)
         runtime.port.queue(via, message, size=encoded.carried + 128, bounded=True)
         runtime.links.requested(number, encoded.handles, via)
         self.streams[number] = stream
@@ -151,6 +154,12 @@ class Home:
             return
         stream.state.feed(machine.ACCEPT, RemoteProtocolError)
         stream.peer = m.peer
+        if m.codec:
+            if m.codec not in CODECS and m.codec not in PLAIN:
+                text = f"{stream.target}: its items come in codec {shown(m.codec)}, which is none"
+                self._fail(stream, RemoteProtocolError(text))
+                return
+            stream.codec = m.codec
         stream.feed_credit.grant(m.feed_items, m.feed_bytes)
         if stream.many and not stream.state.request_open and stream.state.response_open:
             stream.tell_feed_end()

@@ -42,6 +42,7 @@ class Opened:
     """
 
     __slots__ = (
+        "codec",
         "context",
         "error",
         "feed_batch",
@@ -71,6 +72,7 @@ class Opened:
         target: str,
         via: Address,
         many: bool,
+        codec: str,
         context: Context,
         limits: Limits,
     ) -> None:
@@ -80,6 +82,8 @@ class Opened:
         self.target = target
         self.via = via
         self.many = many
+        #: Of the items that come, and of request items that go; an Accept may change it.
+        self.codec = codec
         self.peer: Address | None = None
         self.context = context
         self.state = StreamState(many)
@@ -95,7 +99,7 @@ class Opened:
         self.feed_batch: list[bytes] = []
         self.feed_waiter: asyncio.Future[None] | None = None
 
-    def message(self, encoded: Encoded, codec: str, native: bool, reports: list[Report]) -> Open:
+    def message(self, encoded: Encoded, native: bool, reports: list[Report]) -> Open:
         """The Open that begins this stream; ``reports`` are for the router that it goes to."""
         home, context = self.home, self.context
         return Open(
@@ -103,7 +107,7 @@ class Opened:
             home.runtime.address,
             self.target,
             self.many,
-            codec,
+            self.codec,
             native,
             encoded.data,
             encoded.handles,

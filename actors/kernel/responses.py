@@ -10,7 +10,9 @@ from actors.kernel.opened import Opened
 from actors.kernel.runtime import Runtime
 from transport.context import Context
 from transport.errors import CallHomeError, Cancelled, EngineError
+from transport.payload import REQUEST
 from transport.wire.codec import Annotated
+from transport.wire.plain import PLAIN, error_of
 
 if TYPE_CHECKING:
     from actors.kernel.calls import Caller, Request
@@ -86,11 +88,11 @@ class ResponseStream:
         try:
             if isinstance(queued, bytes):
                 stream.taken(len(queued))
-                item = self._runtime.decode(queued, [], self._sent.codec)
+                item = self._runtime.decode(queued, [], stream.codec, True)
             else:
                 payload, handles, size = queued
                 stream.taken(size)
-                item = self._runtime.decode(payload, handles, self._sent.codec)
+                item = self._runtime.decode(payload, handles, stream.codec, True)
         except CallHomeError as error:
             self._break(stream, error)
             raise
@@ -99,8 +101,8 @@ class ResponseStream:
         if type(item) is not Annotated:
             return item
         try:
-            return plain(item)
-        except EngineError as error:
+            return plain(item, stream.codec)
+        except CallHomeError as error:
             self._break(stream, error)
             raise
 
@@ -159,7 +161,7 @@ class DuplexStream(ResponseStream):
         stream = self._stream or self._begin()
         if not stream.feed_credit.open or not stream.state.request_open:
             await stream.wait_feed_credit()
-        encoded = self._runtime.encode(item, self._sent.codec, True, "request")
+        encoded = self._runtime.encode(item, stream.codec, True, REQUEST)
         if encoded.handles:
             assert stream.peer is not None
             peer = stream.peer
@@ -197,10 +199,14 @@ def _abandon(sent: Request, stream: Opened) -> None:
     sent.give_up(stream)
 
 
-def plain(item: Any) -> Any:
-    """The data of an item; an error item raises EngineError."""
+def plain(item: Any, codec: str) -> Any:
+    """The data of an item; an error item raises EngineError, that of a foreign worker what it
+    stands for.
+    """
     if type(item) is not Annotated:
         return item
+    if codec in PLAIN and (error := error_of(item)) is not None:
+        raise error
     if item.is_error:
         text = "; ".join(item.comment or ()) or str(item.error or "the engine sent an error item")
         raise EngineError(text, type="error item")

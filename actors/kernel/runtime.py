@@ -172,7 +172,8 @@ class Runtime:
     def encode(
         self, value: object, codec: str, native: bool, root: str, packed: bytes | None = None
     ) -> Encoded:
-        """Bytes and handles of a value; ``packed`` as for ``encode_payload``.
+        """Bytes and handles of a value; ``root`` and ``packed`` as for ``encode_payload``. Safe in
+        any thread where the codec is a plain one, which takes no shared memory.
 
         Raises EncodeError with the path inside ``root``, FrameReleased.
         """
@@ -196,9 +197,11 @@ class Runtime:
             "several items, or raise payload_limit"
         )
 
-    def decode(self, payload: bytes, handles: list[Any], codec: str) -> Any:
-        """The value of bytes and handles. Raises DecodeError, RemoteProtocolError, StaleHandle."""
-        return decode_payload(payload, handles, codec=codec, memory=self.links.memory)
+    def decode(self, payload: bytes, handles: list[Any], codec: str, item: bool = False) -> Any:
+        """The value of bytes and handles; ``item``: it is none of a request. Raises DecodeError,
+        RemoteProtocolError, StaleHandle.
+        """
+        return decode_payload(payload, handles, codec=codec, memory=self.links.memory, item=item)
 
     async def lend(self, encoded: Encoded, peer: Address, number: int) -> Encoded:
         """Lease an item's handles to the peer that it goes to."""
