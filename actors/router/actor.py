@@ -292,6 +292,7 @@ class RouterActor(Actor):
             "capacity": None,
             "workers": workers,
             "ways": self._remote.ways(),
+            "peers": self.peers.states(),
         }
 
     def _workers_now(self) -> list[dict[str, Any]]:

@@ -25,6 +25,8 @@ log = logging.getLogger("callhome")
 #: Pauses between two attempts to reach a node, in seconds: the first, and the longest.
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0
+#: A pause above this is told once: nodes that start or stop beside each other meet before.
+_WORTH_TELLING: Final = 1.0
 #: Records of one node; more than this are none that anybody runs.
 _MOST: Final = 65_536
 
@@ -62,6 +64,13 @@ class StaticPeers:
         for task in self._tasks:
             task.cancel()
 
+    def states(self) -> dict[str, str]:
+        """For each node "" while its records are known, else why they are not."""
+        return {
+            each: "" if each in self.connected else str(self.failures.get(each, "not tried yet"))
+            for each in self._addresses
+        }
+
     def find(self, home: Address, target: str) -> Record | None:
         """The node that is meant by a stream of this router's own; None for all others."""
         return self._records.get(target) if home == self._runtime.address else None
@@ -83,7 +92,7 @@ class StaticPeers:
                 pause, told = _FIRST_PAUSE, False
             for record in known.values():
                 tell(Removed(record, f"the connection with {address} is lost: {error}"))
-            if not told:
+            if not told and pause > _WORTH_TELLING:
                 log.warning(
                     "%s: cannot see what %s serves, trying again: %s",
                     self._runtime.address.name, address, error,
