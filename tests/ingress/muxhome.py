@@ -74,7 +74,7 @@ class MuxHome:
 
                 self.mux.expect(number, [memoryview(each) for each in targets], done)
 
-    def info(self, stream: int, context: str, **changed: Any) -> dict[str, Any]:
+    def info(self, stream: int, context: str, /, **changed: Any) -> dict[str, Any]:
         """Connection info of a stream."""
         inner = {
             "address": self.listener.address,

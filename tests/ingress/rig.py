@@ -81,7 +81,7 @@ class Rig:
     def carried(self) -> int:
         """Streams and requests that the ingress and its engines have."""
         at = self.ingress
-        engines = sum(
+        engines: int = sum(
             each.carries()["in_flight"] + each.carries()["queued"] for each in self.engines
         )
         mine: int = len(at.streams.table) + at.admission.placed + at.admission.waiting
