@@ -9,9 +9,10 @@ import json
 import os
 import secrets
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from actors.config import SOCKET_NAME, Settings
+from actors.discovery.base import Discovery
 from actors.discovery.lookup import NodeLookup
 from actors.discovery.registry import RegistryDiscovery
 from actors.errors import ActorDead
@@ -27,6 +28,15 @@ from transport.errors import LocalProtocolError
 _OUTSIDE: Final = (
     "this client is not open; use it inside its block: 'async with cluster.client() as client:'"
 )
+
+
+class _Records(Discovery, Protocol):
+    """Where a client's records come from, until it is left."""
+
+    @property
+    def records(self) -> list[Record]: ...
+
+    def stop(self) -> None: ...
 
 
 class Client(Caller):
@@ -76,15 +86,20 @@ class Client(Caller):
         try:
             discovery = RegistryDiscovery(runtime, node)
             await discovery.start(runtime.settings.connect_timeout)
-            self._lookup = NodeLookup(discovery)
-            await self._lookup.start()
+            lookup = NodeLookup(discovery)
+            await lookup.start()
         except BaseException:
             runtime.close()
             raise
-        self._discovery = discovery
-        self._open = True
-        super().__init__(runtime, self._lookup.router)
+        self._begin(runtime, discovery, lookup)
         return self
+
+    def _begin(self, runtime: Runtime, discovery: _Records, lookup: NodeLookup) -> None:
+        """From now on it is a caller: over ``runtime``, to what ``lookup`` finds."""
+        self._discovery = discovery
+        self._lookup = lookup
+        self._open = True
+        super().__init__(runtime, lookup.router)
 
     async def __aexit__(
         self,

@@ -30,6 +30,8 @@ examples:
   callhome up launch.py:OTHER                     ... or OTHER
   callhome up cluster.toml --cores 0-3            router on core 0, engines spread over 1 to 3
   callhome up cluster.toml --cluster blue         a second cluster beside the first
+  callhome up b.toml --listen 10.0.0.8:7400       other nodes may call its engines
+  callhome up a.toml --peer 10.0.0.8:7400         its router also finds the engines there
 
 exit codes: 0 after a clean stop, 1 when the node did not start or died by itself, 2 wrong spec
 """
@@ -144,6 +146,12 @@ def parser() -> argparse.ArgumentParser:
     up = add("up", "up", "start a node and keep it", _UP, _UP_END)
     up.add_argument("spec", metavar="SPEC", help="FILE.toml, SCRIPT.py or SCRIPT.py:NAME")
     up.add_argument("--cores", metavar="0,1", help="cores to spread the actors over")
+    up.add_argument("--listen", metavar="HOST:PORT", help="let other nodes in there (port 0: any)")
+    up.add_argument(
+        "--peer", metavar="HOST:PORT", action="append", default=[],
+        help="find the engines of the node that listens there; may be given again",
+    )  # fmt: skip
+    up.add_argument("--directory", metavar="PATH", help="folder of records shared by nodes")
     ps = add("ps", "node", "list actors and what they carry", _PS, _PS_END)
     ps.add_argument("--counters", action="store_true", help="what each has done since it started")
     ps.add_argument("--json", action="store_true", help="one line of JSON a node")
@@ -164,7 +172,8 @@ def _add_talk(add: Any) -> None:
     ):
         end = (
             f'examples:\n  callhome {name} demo.shout.generate \'{{"text": "hi"}}\'\n'
-            f"  callhome {name} demo.shout.generate - < request.json\n{_ITEMS}"
+            f"  callhome {name} demo.shout.generate - < request.json\n"
+            f"  callhome {name} demo.shout.generate 1 --connect tcp://10.0.0.8:7400\n{_ITEMS}"
         )
         talk = add(name, "talk", brief, text, end)
         talk.add_argument("endpoint", metavar="ENDPOINT", help="namespace.component.endpoint")
@@ -175,14 +184,18 @@ def _add_talk(add: Any) -> None:
             nargs="?",
             help="the request (null); - is stdin",
         )
-        _add_timeout(talk)
+        _add_road(talk)
     chat = add("chat", "talk", "lines in, answers out", _CHAT, _CHAT_END + _ITEMS)
     chat.add_argument("endpoint", metavar="ENDPOINT", help="namespace.component.endpoint")
     chat.add_argument("--json", action="store_true", help="JSON in and JSON out, a line each")
-    _add_timeout(chat)
+    _add_road(chat)
 
 
-def _add_timeout(talk: argparse.ArgumentParser) -> None:
+def _add_road(talk: argparse.ArgumentParser) -> None:
+    talk.add_argument(
+        "--connect", metavar="tcp://HOST:PORT",
+        help="the node that listens there, in place of one of this machine",
+    )  # fmt: skip
     talk.add_argument(
         "--timeout", type=_seconds, metavar="SECONDS", default=argparse.SUPPRESS,
         help="limit for the whole of it, or none (call: setting call_timeout; else none)",

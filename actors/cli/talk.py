@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from actors.cli.show import put, say, to_line
 from actors.cli.signals import Interrupts
+from actors.client import Client
 from actors.cluster.launcher import connect
 from actors.errors import CallHomeError, Cancelled, EncodeError, SpecError
 from actors.kernel.calls import DEFAULT
@@ -41,9 +42,20 @@ def chat(options: Namespace) -> int:
     return asyncio.run(_chat(options))
 
 
+def _client(options: Namespace) -> Client:
+    """A client of the node that the options name."""
+    if options.connect is None:
+        return connect(options.cluster, options.node)
+    if options.cluster is not None or options.node is not None:
+        raise SpecError("--connect names the node; leave out --cluster and --node")
+    if not options.connect.startswith("tcp://"):
+        raise SpecError(f"--connect: {options.connect[:200]!r} is not of the form tcp://HOST:PORT")
+    return connect(options.connect)
+
+
 async def _call(options: Namespace) -> int:
     with Interrupts():
-        async with connect(options.cluster, options.node) as client:
+        async with _client(options) as client:
             limit = getattr(options, "timeout", DEFAULT)
             put(to_line(await client.call(options.endpoint, options.request, timeout=limit)))
     return 0
@@ -51,7 +63,7 @@ async def _call(options: Namespace) -> int:
 
 async def _stream(options: Namespace) -> int:
     with Interrupts(signal.SIGINT) as interrupts:
-        async with connect(options.cluster, options.node) as client:
+        async with _client(options) as client:
             limit = getattr(options, "timeout", None)
             items = client.stream(options.endpoint, options.request, timeout=limit)
             async with items:
@@ -68,7 +80,7 @@ def _ask(items: ResponseStream) -> None:
 
 async def _chat(options: Namespace) -> int:
     with Interrupts(signal.SIGINT) as interrupts:
-        async with connect(options.cluster, options.node) as client:
+        async with _client(options) as client:
             answers = client.open(options.endpoint, timeout=getattr(options, "timeout", None))
             async with answers:
                 interrupts.ask = lambda: _ask(answers)

@@ -7,16 +7,18 @@ import os
 import re
 import signal
 from argparse import Namespace
+from dataclasses import replace
 
 from actors.cli.command import FAILED
 from actors.cli.show import say
 from actors.cli.signals import Interrupts
+from actors.cluster import rules
 from actors.cluster.cores import parse_cores
 from actors.cluster.folder import live_nodes
 from actors.cluster.launcher import Cluster
 from actors.cluster.script import load_spec
 from actors.cluster.spec import NodeSpec
-from actors.config import Settings
+from actors.config import Settings, folder, host_port
 from actors.errors import ConnectionLost
 from actors.kernel.spawn import Exit
 from actors.messages import Record
@@ -25,10 +27,26 @@ from actors.messages import Record
 def up(options: Namespace) -> int:
     """``callhome up SPEC``."""
     cores = None if options.cores is None else parse_cores(options.cores)
-    spec = load_spec(options.spec)
+    spec = _with_roads(load_spec(options.spec), options)
     name = _name(options.spec) if options.cluster is None else options.cluster
     cluster = Cluster(spec, cluster=name, cores=cores, progress=say)
     return asyncio.run(_keep(cluster, spec))
+
+
+def _with_roads(spec: NodeSpec, options: Namespace) -> NodeSpec:
+    """The spec with what the options say of other nodes: they stand above it, and add peers."""
+    if options.listen is not None:
+        listen = host_port(options.listen, "--listen")
+        ingress = spec.ingress and replace(spec.ingress, listen=listen)
+        spec = replace(spec, listen=listen, ingress=ingress)
+    if options.peer:
+        added = rules.peers(options.peer, "--peer")
+        spec = replace(
+            spec, peers=(*spec.peers, *(each for each in added if each not in spec.peers))
+        )
+    if options.directory is not None:
+        spec = replace(spec, directory=folder(options.directory, "--directory"))
+    return spec
 
 
 def _name(reference: str) -> str:
@@ -80,6 +98,11 @@ async def _suggest(cluster: Cluster) -> None:
     say("try, from another shell:")
     for line in ("callhome ps", *talks.values(), "callhome stop"):
         say(f"  {line}{option}")
+    listen = next((info.listen for info in cluster.nodes if info.listen), "")
+    if listen and talks:
+        say(
+            f"or, from wherever it can be reached: {next(iter(talks.values()))} --connect tcp://{listen}"
+        )
 
 
 def _try(record: Record) -> str:

@@ -274,9 +274,18 @@ def connect(
 ) -> Client:
     """A client of a node that somebody else has started: ``async with connect() as client``.
 
-    The only running node by default; see ``find_node`` for the names and for what is raised.
+    The only running node of this machine by default; see ``find_node`` for the names and for what
+    is raised. ``connect("tcp://host:port")`` is a client of the node whose ingress listens there,
+    on this machine or another: see ``OutsideClient``.
     """
     settings = settings or Settings.load()
+    if cluster is not None and "://" in cluster:
+        if node is not None or run is not None:
+            raise SpecError(f"connect: {cluster[:200]!r} names the node; leave out node and run")
+        # Only who calls over TCP needs a router of its own.
+        from actors.cluster.outside import OutsideClient
+
+        return OutsideClient(cluster, settings=settings, name=name)
     info = find_node(cluster, node, run or settings.run)
     return Client(run=info.folder, settings=settings, name=name)
 

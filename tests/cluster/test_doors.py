@@ -1,0 +1,163 @@
+"""Nodes that others reach: where they listen, how they find each other, what a wrong door says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from actors import Client, Cluster, EngineSpec, IngressSpec, NodeSpec, Settings
+from actors.cluster.folder import read_info
+from actors.cluster.node import Ps
+from actors.discovery.files import instances_folder
+from actors.errors import CallHomeError, NoWorkers, SpawnError
+from tests.cluster.test_launcher import ECHO, WORKERS
+from tests.ports import free_address
+from tests.waiting import PATIENCE, wait_until
+
+WHERE = EngineSpec(endpoint="test.where.one", engine=f"{WORKERS}:Where")
+QUICK = Settings.load(stop_grace=2.0)
+
+
+def files(directory: Path) -> list[str]:
+    folder = instances_folder(str(directory))
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+async def called(client: Client, endpoint: str = "test.echo.one") -> bool:
+    """Whether the endpoint answers by now; only what may pass is waited out."""
+    try:
+        return bool(await client.call(endpoint, [1], timeout=5.0))
+    except CallHomeError as error:
+        if not (error.retry or isinstance(error, NoWorkers)):
+            raise
+        return False
+
+
+async def test_an_ingress_is_an_actor_of_its_node_and_shows_where_it_listens() -> None:
+    told: list[str] = []
+    spec = NodeSpec(engines=[ECHO], listen="127.0.0.1:0", settings=QUICK)
+    async with Cluster(spec, progress=told.append) as cluster, cluster.client() as client:
+        (info,) = cluster.nodes
+        rows = {row["name"]: row for row in await client.ref("node").ask(Ps())}
+        assert list(rows) == ["router", "ingress", "test.echo.one"]
+        assert rows["ingress"]["listen"] == info.listen
+        assert (rows["ingress"]["role"], rows["router"]["listen"]) == ("ingress", None)
+        host, port = info.listen.split(":")
+        assert host == "127.0.0.1"
+        assert int(port) > 0
+        assert any(f"listens at {info.listen}" in line for line in told)
+        with socket.create_connection((host, int(port)), timeout=5):
+            pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), timeout=5)
+
+
+async def test_a_door_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        listen = f"{host}:{port}"
+        with pytest.raises(SpawnError) as caught:
+            async with Cluster(NodeSpec(listen=listen, settings=QUICK)):
+                pass
+    assert caught.value.details["actor"] == "ingress"
+    for word in ("listen", host, str(port), "Address already in use"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("listen", ["203.0.113.1:7400", "no.such.host.invalid:7400"])
+async def test_a_door_that_cannot_be_is_named(listen: str) -> None:
+    with pytest.raises(SpawnError, match=listen.partition(":")[0].replace(".", r"\.")):
+        async with Cluster(NodeSpec(listen=listen, settings=QUICK)):
+            pass
+
+
+async def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    spec = NodeSpec(listen="127.0.0.1:0", directory=str(tmp_path / "file"), settings=QUICK)
+    with pytest.raises(SpawnError, match=r"directory: .*file' cannot be written"):
+        async with Cluster(spec):
+            pass
+
+
+async def test_peers_of_one_cluster_have_met_when_it_is_up() -> None:
+    one, two = free_address(), free_address()
+    a = NodeSpec(name="a", engines=[ECHO], listen=one, peers=[two], settings=QUICK)
+    b = NodeSpec(name="b", engines=[WHERE], listen=two, peers=[one], settings=QUICK)
+    async with Cluster([a, b]) as cluster:
+        assert [info.listen for info in cluster.nodes] == [one, two]
+        async with cluster.client("a") as client:
+            found = await client.call("test.where.one", None)
+            assert found["pid"] in {child.pid for child in cluster.nodes[1].children}
+            assert [each.kind for each in client.records()].count("engine") == 1
+        async with cluster.client("b") as client:
+            assert await client.call("test.echo.one", [1]) == [1]
+
+
+async def test_a_peer_that_is_away_holds_up_nothing_and_is_found_when_it_comes() -> None:
+    door = free_address()
+    near = NodeSpec(name="a", peers=[door], settings=QUICK)
+    async with Cluster(near) as first, first.client() as client:
+        with pytest.raises(NoWorkers):
+            await client.call("test.echo.one", 1)
+        far = NodeSpec(name="b", engines=[ECHO], listen=door, settings=QUICK)
+        async with Cluster(far):
+            await wait_until(lambda: called(client), 2 * PATIENCE)
+
+        async def gone() -> bool:
+            return not await called(client)
+
+        await wait_until(gone)
+
+
+async def test_a_killed_ingress_comes_back_at_its_door() -> None:
+    door = free_address()
+    near = NodeSpec(name="a", peers=[door], settings=QUICK)
+    far = NodeSpec(name="b", engines=[ECHO], listen=door, settings=QUICK)
+    async with Cluster([near, far]) as cluster, cluster.client("a") as client:
+        (ingress,) = [each for each in cluster.nodes[1].children if each.name == "ingress"]
+        os.kill(ingress.pid, signal.SIGKILL)
+
+        def back() -> bool:
+            info = read_info(cluster.nodes[1].folder)
+            return info is not None and ingress not in info.children and info.listen == door
+
+        await wait_until(back)
+        await wait_until(lambda: called(client), 2 * PATIENCE)
+
+
+async def test_nodes_find_each_other_in_a_directory_and_leave_nothing_there(
+    tmp_path: Path,
+) -> None:
+    kv = str(tmp_path)
+    near = NodeSpec(name="a", directory=kv, settings=QUICK)
+    far = NodeSpec(
+        name="b",
+        engines=[ECHO, WHERE],
+        ingress=IngressSpec("127.0.0.1:0"),
+        directory=kv,
+        settings=QUICK,
+    )
+    async with Cluster([near, far]) as cluster, cluster.client("a") as client:
+        await wait_until(lambda: called(client))
+        assert len(files(tmp_path)) == 2
+        where = await client.call("test.where.one", None)
+        os.kill(where["pid"], signal.SIGKILL)  # its record goes, that of its successor comes
+        await wait_until(lambda: called(client, "test.where.one"))
+        assert len(files(tmp_path)) == 2
+        async with cluster.client("b") as near_client:  # which finds its own engines once
+            assert await near_client.call("test.echo.one", [1]) == [1]
+    assert files(tmp_path) == []
+
+
+async def test_an_ingress_may_live_in_the_launchers_process() -> None:
+    door = free_address()
+    near = NodeSpec(name="a", peers=[door], settings=QUICK)
+    ingress = IngressSpec(door, place="here")
+    far = NodeSpec(name="b", engines=[ECHO], ingress=ingress, settings=QUICK)
+    async with Cluster([near, far]) as cluster, cluster.client("a") as client:
+        assert cluster.nodes[1].listen == door
+        assert await client.call("test.echo.one", [1]) == [1]

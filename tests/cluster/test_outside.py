@@ -1,0 +1,194 @@
+"""A client outside any node: it calls as any other does, fails with words, and leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from actors import Client, Cluster, EngineSpec, Frame, NodeSpec, Settings, connect
+from actors.errors import (
+    ActorDead,
+    CallBackFailed,
+    CallHomeError,
+    ConnectionLost,
+    DeadlineExceeded,
+    LocalProtocolError,
+    NoWorkers,
+    RemoteProtocolError,
+    SpecError,
+)
+from tests.cluster.test_launcher import ECHO
+from tests.cluster.workers import Total
+from tests.ports import free_address
+
+EXAMPLES = os.path.abspath("examples/engines.py")
+CHAT = EngineSpec("demo.chat.converse", f"{EXAMPLES}:Chat")
+HALVE = EngineSpec("demo.halve.generate", f"{EXAMPLES}:Halve")
+SHORT = {"connect_timeout": 0.5, "dial_in_timeout": 0.5, "ack_timeout": 0.5}
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+def folders() -> list[str]:
+    return [each for each in os.listdir(os.environ["CALLHOME_RUN"]) if "outside" in each]
+
+
+def outside(address: str, **settings: Any) -> Client:
+    return connect(f"tcp://{address}", settings=Settings.load(**settings))
+
+
+async def refused(address: str, kind: type[CallHomeError], **settings: Any) -> str:
+    """The words with which a client cannot be entered; it leaves no folder."""
+    with pytest.raises(kind) as caught:
+        async with asyncio.timeout(10), outside(address, **settings):
+            pytest.fail("it was entered")
+    assert folders() == []
+    return str(caught.value)
+
+
+async def test_it_calls_streams_converses_and_hands_over_frames() -> None:
+    door = free_address()
+    spec = NodeSpec(engines=[ECHO, CHAT, HALVE], listen=door)
+    async with Cluster(spec), outside(door) as client:
+        assert await client.call("test.echo.one", {"a": [1, None]}) == {"a": [1, None]}
+        async with client.open("demo.chat.converse") as chat:
+            await chat.send("hello")
+            assert await chat.recv() == "you said hello"
+            await chat.end()
+            assert [line async for line in chat] == ["goodbye"]
+        image = client.frames.new((1024, 1024), "uint8")
+        image.array[:] = 8
+        async with client.stream("demo.halve.generate", image) as frames:
+            halves = [frame async for frame in frames]
+        assert [type(each) for each in halves] == [Frame]
+        with halves[0] as half:
+            assert (half.array == 4).all()
+        engines = [each.endpoint for each in client.records() if each.kind == "engine"]
+        assert sorted(engines) == ["demo.chat.converse", "demo.halve.generate", "test.echo.one"]
+        with pytest.raises(NoWorkers, match=r"did you mean 'test\.echo\.one'"):
+            await client.call("test.eco.one", 1)
+        with pytest.raises(ActorDead):
+            await client.ref("counter").ask(Total())
+        assert len(folders()) == 1
+        (folder,) = folders()
+        assert os.stat(os.path.join(os.environ["CALLHOME_RUN"], folder)).st_mode & 0o777 == 0o700
+    assert folders() == []
+
+
+async def test_it_hears_of_the_end_of_the_node() -> None:
+    door = free_address()
+    async with Cluster(NodeSpec(engines=[ECHO], listen=door)):
+        client = await outside(door).__aenter__()
+        assert await client.call("test.echo.one", 1) == 1
+    with pytest.raises(CallHomeError):
+        await client.call("test.echo.one", 1, timeout=5.0)
+    await client.__aexit__(None, None, None)
+    assert folders() == []
+    with pytest.raises(LocalProtocolError):
+        await client.__aenter__()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["tcp://", "tcp://h", "tcp://h:0", "tcp://:7", "tcp://h:7/x", "tcp://0.0.0.0:7", "http://h:7"],
+)
+def test_what_is_no_address_is_refused_at_once(address: str) -> None:
+    with pytest.raises(SpecError, match=r"^connect:? "):
+        connect(address)
+    with pytest.raises(SpecError, match="leave out"):
+        connect("tcp://h:7", node="a")
+
+
+async def test_nobody_listens() -> None:
+    door = free_address()
+    words = await refused(door, ConnectionLost)
+    assert words.startswith(f"no callhome node can be reached at {door}")
+    assert "callhome ps" in words
+
+
+@asynccontextmanager
+async def talking(talk: Talk) -> AsyncIterator[str]:
+    """Somebody who listens; the ``host:port``."""
+    async with asyncio.TaskGroup() as group:
+        ends = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            talks = group.create_task(talk(reader, writer))
+            await ends.wait()
+            talks.cancel()
+            await asyncio.wait({talks})
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        try:
+            yield "{}:{}".format(*server.sockets[0].getsockname())
+        finally:
+            ends.set()
+            server.close()
+            await server.wait_closed()
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1 << 20)
+    await asyncio.Event().wait()
+
+
+async def acknowledging(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Takes the request and never calls home."""
+    await reader.read(1)
+    writer.write(bytes(4))
+    await asyncio.Event().wait()
+
+
+async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(os.urandom(1 << 16))
+
+
+async def closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.close()
+
+
+async def a_web_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("talk", "kind"),
+    [
+        (silent, DeadlineExceeded),
+        (acknowledging, CallBackFailed),
+        (garbage, RemoteProtocolError),
+        (closing, ConnectionLost),
+        (a_web_server, RemoteProtocolError),
+    ],
+)
+async def test_whoever_listens_there_is_no_node(talk: Talk, kind: type[CallHomeError]) -> None:
+    async with talking(talk) as address:
+        assert address in await refused(address, kind, **SHORT)
+
+
+async def test_a_node_that_cannot_reach_back_is_named() -> None:
+    door = free_address()
+    async with Cluster(NodeSpec(engines=[ECHO], listen=door)):
+        words = await refused(
+            door, CallBackFailed, call_home_advertise="127.0.0.9", dial_in_timeout=0.5
+        )
+    assert "127.0.0.9:" in words
+
+
+async def test_an_error_in_the_block_comes_through() -> None:
+    door = free_address()
+    async with Cluster(NodeSpec(engines=[ECHO], listen=door)):
+        with pytest.raises(ZeroDivisionError):
+            async with outside(door):
+                raise ZeroDivisionError
+    assert folders() == []
