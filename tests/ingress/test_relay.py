@@ -356,3 +356,22 @@ async def test_metadata_of_ours_is_taken_out_and_the_deadline_holds(tmp_path: Pa
             await home.ask(await at.engine(look), 1, metadata={bad: "soon"})
         assert at.errors == {"invalid_message": 2}
         await at.idle()
+
+
+async def test_an_engine_that_dies_is_a_typed_end(tmp_path: Path) -> None:
+    async with both(tmp_path) as (at, home):
+        path = await at.engine(Held)
+        stream = await home.ask(path, {"before": 2})
+        await wait_until(lambda: len(home.items(stream)) == 2)
+        asked = await at.requester.ask(path, {"before": 1})
+        half = await asked.half()
+        for _ in range(2):
+            await half.frame()
+        at.ingress.runtime.peers.lost(at.engines[0].address, "killed by a test")
+        end = await home.ended(stream)
+        assert end.error is not None
+        assert end.error[0] == "connection.peer"
+        assert "after 2 items: killed by a test" in end.error[1]
+        assert await half.rest() == []
+        await wait_until(lambda: not at.ingress.streams.table)
+        assert (await home.ended(await home.ask(path, {}))).error is not None

@@ -1,0 +1,117 @@
+"""The stream of records that routers of other nodes follow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.discovery.record import RESERVED, read_record
+from actors.messages import Accept, Credit, End, Items, Kill, Record, Stop
+from tests.ingress.engines import Chat, echo
+from tests.ingress.muxhome import MuxHome, mux_home
+from tests.ingress.rig import Rig, rig
+from tests.waiting import wait_until
+from transport.bus.address import Address
+from transport.wire.codec import decode
+
+
+@asynccontextmanager
+async def both(tmp_path: Path) -> AsyncIterator[tuple[Rig, MuxHome]]:
+    async with rig(tmp_path) as at, mux_home(at.requester) as home:
+        yield at, home
+
+
+def told(home: MuxHome, stream: int, codec: str = "msgpack") -> list[dict[str, Any]]:
+    """What the ingress has told on a stream."""
+    found: list[Any] = [
+        decode(payload, codec=codec)
+        for each in home.came
+        if isinstance(each, Items) and each.stream == stream
+        for payload in each.payloads
+    ]
+    return found
+
+
+def fake(at: Rig, index: int) -> Record:
+    """A record of an engine that lives in this process."""
+    own = at.ingress.address
+    address = Address(f"fake-{index}", 1000 + index, own.pid, own.started)
+    return Record(1000 + index, address, "engine", "t.fake.go", False, 4)
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "json"])
+async def test_a_snapshot_and_then_each_change(tmp_path: Path, codec: str) -> None:
+    async with both(tmp_path) as (at, home):
+        path = await at.engine(echo)
+        stream = await home.ask(RESERVED, None, payload_codec=codec)
+        await home.until(Accept, stream)
+        await wait_until(lambda: len(told(home, stream, codec)) == 1)
+        record = read_record(told(home, stream, codec)[0]["snapshot"][0])
+        assert record.via == f"{at.ingress.reached}/{path}"
+        assert (record.endpoint, record.many, record.speaks) == ("t.engine.go", False, "callhome1")
+        await at.engine(Chat, endpoint="t.engine.chat")
+        await wait_until(lambda: len(told(home, stream, codec)) == 2)
+        added = read_record(told(home, stream, codec)[1]["added"])
+        assert (added.endpoint, added.many, added.capacity) == ("t.engine.chat", True, 64)
+        gone = at.engines[0].address.incarnation
+        at.known.registry.remove(gone, None, "it was told to stop")
+        await wait_until(lambda: len(told(home, stream, codec)) == 3)
+        last = told(home, stream, codec)[2]
+        assert read_record(last["removed"]).instance == gone
+        assert last["reason"] == "it was told to stop"
+        assert home.got(End, stream) == []
+        home.send(Kill(home.incarnation, stream, "enough"))
+        await wait_until(lambda: not at.ingress.records.streams)
+
+
+async def test_a_slow_reader_gets_only_the_newest_of_each_record(tmp_path: Path) -> None:
+    async with both(tmp_path) as (at, home):
+        stream = await home.ask(RESERVED, None, metadata={"x-callhome-window": "1,65536"})
+        await wait_until(lambda: told(home, stream) == [{"snapshot": []}])
+        one, two = fake(at, 1), fake(at, 2)
+        for record in (one, two):
+            at.known.registry.add(record)
+        at.known.registry.remove(one.instance, None, "gone again")
+        home.send(Credit(stream, 100, 65536))
+        await wait_until(lambda: len(told(home, stream)) == 3)
+        assert read_record(told(home, stream)[1]["added"]).instance == two.instance
+        assert read_record(told(home, stream)[2]["removed"]).instance == one.instance
+
+
+async def test_many_records_come_in_small_messages(tmp_path: Path) -> None:
+    async with both(tmp_path) as (at, home):
+        for index in range(250):
+            at.known.registry.add(fake(at, index))
+        stream = await home.ask(RESERVED, None)
+        await wait_until(lambda: len(told(home, stream)) == 51)
+        found = [*told(home, stream)[0]["snapshot"]]
+        found += [each["added"] for each in told(home, stream)[1:]]
+        assert sorted(each["instance_id"] for each in found) == [1000 + i for i in range(250)]
+
+
+async def test_what_is_no_engine_of_this_node_is_not_told(tmp_path: Path) -> None:
+    async with both(tmp_path) as (at, home):
+        own = at.ingress.address
+        at.known.registry.add(Record(5, own, "router"))
+        at.known.registry.add(fake(at, 1)._replace(via="10.0.0.1:7/x"))
+        stream = await home.ask(RESERVED, None)
+        await wait_until(lambda: told(home, stream) == [{"snapshot": []}])
+        home.send(Stop(home.incarnation, stream, "enough"))
+        assert (await home.ended(stream)).error is None
+
+
+async def test_records_are_withdrawn_before_streams_end(tmp_path: Path) -> None:
+    async with both(tmp_path) as (at, home):
+        await at.engine(echo)
+        stream = await home.ask(RESERVED, None)
+        await wait_until(lambda: len(told(home, stream)) == 1)
+        at.ingress.shut()
+        await wait_until(lambda: len(told(home, stream)) == 2)
+        assert "removed" in told(home, stream)[1]
+        await at.ingress.on_stop()
+        end = await home.ended(stream)
+        assert end.error is not None
