@@ -231,7 +231,10 @@ class SocketRelay(Relay):
             self.items += len(batch)
 
     def _response_ended(self, error: CallHomeError | None) -> None:
-        self._ended_there("it closed the connection" if error is None else str(error))
+        if isinstance(error, RemoteProtocolError) and not self._finished:
+            self._violated(error)
+        else:
+            self._ended_there("it closed the connection" if error is None else str(error))
 
     def _ended_there(self, how: str) -> None:
         """The socket has come to its end; what that means depends on what came before."""

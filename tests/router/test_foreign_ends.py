@@ -1,0 +1,188 @@
+"""How streams of Dynamo workers end: cuts, violations, stops, kills."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from actors.errors import (
+    ConnectionLost,
+    DecodeError,
+    EngineError,
+    RemoteProtocolError,
+)
+from tests.router.foreign_rig import GO, begun, collected, rig
+from tests.router.standin import item_frame
+from tests.waiting import TICK, wait_until
+from transport.wire.control import KILL, SENTINEL, STOP
+from transport.wire.framing import frame
+from transport.wire.plain import final, wrap
+
+
+@pytest.mark.parametrize("cut", ["before", "no items", "items", "in an item"])
+@pytest.mark.parametrize("reset", [False, True])
+async def test_conformance_14_a_cut_is_an_error_and_the_permit_comes_back(
+    tmp_path: Path, cut: str, reset: bool
+) -> None:
+    async with rig(tmp_path) as (here, worker):
+        task = asyncio.ensure_future(collected(here))
+        call = await worker.next()
+        call.reply()
+        half = await call.dial()
+        if cut != "before":
+            half.prologue()
+        if cut == "items":
+            half.item(1)
+            half.item(2)
+        elif cut == "in an item":
+            half.send(item_frame(1)[:-3])
+        await asyncio.sleep(0.02)  # what a reset takes along is not what this test is about
+        if reset:
+            half.abort()
+        else:
+            half.close()
+        with pytest.raises(ConnectionLost) as caught:
+            await task
+        assert worker.via in str(caught.value)
+        if cut == "items":
+            assert "2 items" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ending", "clean"),
+    [
+        ([frame(b"", final("msgpack")), SENTINEL], True),
+        ([frame(b"", final("msgpack"))], True),
+        ([SENTINEL], False),
+        ([], False),
+    ],
+    ids=["both", "no sentinel", "sentinel only", "nothing"],
+)
+async def test_what_counts_as_a_clean_end(tmp_path: Path, ending: list[bytes], clean: bool) -> None:
+    async with rig(tmp_path) as (here, worker), begun(here, worker) as (items, _, half):
+        half.send(*ending)
+        half.close()
+        if clean:
+            assert [item async for item in items] == []
+        else:
+            with pytest.raises(ConnectionLost, match="after 1 items"):
+                await anext(items)
+
+
+async def test_a_worker_that_stays_behind_its_end_is_waited_for_a_moment(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker), begun(here, worker) as (items, _, half):
+        half.send(frame(b"", final("msgpack")))
+        assert [item async for item in items] == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        frame(b'"sentinel"', b"body"),
+        STOP,
+        KILL,
+        frame(b"no json"),
+        frame(b"", b"\x81\xaecomplete_final\xc2"),
+        frame(b"", b"\xc1 no wrapper"),
+        frame(b"", final("msgpack")) + item_frame(1),
+        b"\xff" * 24,
+    ],
+    ids=["body", "stop", "kill", "control", "neither", "garbage", "late", "lengths"],
+)
+async def test_violations_end_that_stream_only(tmp_path: Path, wrong: bytes) -> None:
+    async with rig(tmp_path) as (here, worker), begun(here, worker) as (other, _, well):
+        async with begun(here, worker) as (items, _, half):
+            half.send(wrong)
+            with pytest.raises((RemoteProtocolError, DecodeError)):
+                await anext(items)
+            assert await half.rest() in ([(b'"kill"', b"")], [])
+        well.item(2)
+        assert await anext(other) == 2
+        well.end()
+        assert [item async for item in other] == []
+
+
+async def test_an_error_item_is_an_error_behind_the_items(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker), begun(here, worker) as (items, _, half):
+        error = {"error_type": {"Backend": "Unknown"}, "message": "ValueError: boom"}
+        item = msgpack.packb({"event": "error", "error": error})
+        half.send(frame(b"", wrap(item, "msgpack")))
+        half.end()
+        with pytest.raises(EngineError, match="boom"):
+            await anext(items)
+
+
+async def test_conformance_19_a_consumer_that_leaves_kills(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker):
+        async with begun(here, worker) as (_, _, half):
+            assert here.permits == 1
+        assert await half.rest() == [(b'"kill"', b"")]
+
+
+async def test_conformance_20b_the_end_behind_our_own_stop_is_clean(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker), begun(here, worker) as (items, _, half):
+        items.stop("enough")
+        assert await half.read() == (b'"stop"', b"")
+        half.close()
+        assert [item async for item in items] == []
+
+
+async def test_what_comes_behind_a_stop_arrives(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker), begun(here, worker) as (items, _, half):
+        items.stop("enough")
+        items.stop("twice")
+        assert await half.read() == (b'"stop"', b"")
+        half.item("last")
+        half.end()
+        assert [item async for item in items] == ["last"]
+        assert await half.rest() == []
+
+
+async def test_conformance_21_stop_then_kill(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker), begun(here, worker) as (items, _, half):
+        items.stop("please")
+        assert await half.read() == (b'"stop"', b"")
+        items.kill("now")
+        assert await half.rest() == [(b'"kill"', b"")]
+
+
+async def test_a_stop_before_the_worker_called_home_follows_it(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker):
+        task = asyncio.ensure_future(collected(here, request_id="r"))
+        call = await worker.next()
+        assert here.client.cancel("r", kill=False)
+        call.reply()
+        half = await call.dial()
+        half.prologue()
+        assert await half.read() == (b'"stop"', b"")
+        half.close()
+        assert await task == []
+
+
+async def test_a_kill_before_the_worker_called_home_turns_it_away(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker):
+        async with here.client.stream(GO, None, request_id="r"):
+            call = await worker.next()
+            here.client.cancel("r")
+            await here.idle()
+            call.reply()
+        half = await call.dial()
+        assert await half.rest() == []
+
+
+async def test_without_credit_the_socket_is_not_read(tmp_path: Path) -> None:
+    async with (
+        rig(tmp_path, window_items=4) as (here, worker),
+        begun(here, worker) as (items, _, half),
+    ):
+        for number in range(20):
+            half.item(number)
+        half.end()
+        await wait_until(lambda: here.runtime.home.streams[1].seq == 4)
+        stream = here.runtime.home.streams[1]
+        await asyncio.sleep(TICK)
+        assert stream.seq == 4
+        assert [item async for item in items] == list(range(20))
