@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.tool import LIMIT, Tool, up, write_spec
+from tests.ports import free_address
 from tests.waiting import wait_until_sync
 
 
@@ -222,3 +223,25 @@ def test_a_stream_of_the_shell_that_is_no_use(
 def test_nothing_to_complain_to(tool: Tool) -> None:
     assert shell(tool, "callhome call demo.same.run 1 <&- 2>&-").stdout == "1\n"
     assert shell(tool, "callhome call demo.nosuch.run 1 2>&-").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--connect", "127.0.0.1:1"], "--connect: '127.0.0.1:1' is not of the form tcp://"),
+        (["--connect", "tcp://h"], "connect 'h' is not of the form host:port"),
+        (["--connect", "tcp://h:1", "--node", "a"], "leave out --cluster and --node"),
+    ],
+)
+def test_a_wrong_connect_is_usage(tool: Tool, options: list[str], words: str) -> None:
+    found = tool.run("call", "demo.same.run", *options)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert words in found.stderr
+
+
+def test_a_connect_that_fails_is_one_line(tool: Tool) -> None:
+    door = free_address()
+    found = tool.run("stream", "demo.same.run", "--connect", f"tcp://{door}")
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.startswith(f"callhome: error: no callhome node can be reached at {door}")
+    assert found.stderr.count("\n") == 1

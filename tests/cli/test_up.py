@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.tool import LIMIT, ROOT, Tool, Up, up, write_spec
+from tests.ports import free_address
 from tests.waiting import wait_until_sync
 
 PERMITTED = sorted(os.sched_getaffinity(0))
@@ -203,3 +204,46 @@ def test_without_a_node_commands_say_how_to_start_one(tool: Tool) -> None:
         found = tool.run(*command)
         assert found.returncode == 1
         assert "start one with 'callhome up'" in found.stderr
+
+
+def test_two_nodes_and_a_client_outside_both(tool: Tool, tmp_path: Path) -> None:
+    door = free_address()
+    (tmp_path / "far").mkdir()
+    far = write_spec(tmp_path / "far", same="same", echo="echo")
+    near = tmp_path / "near.toml"
+    near.write_text('name = "a"\n')
+    options = ("--cluster", "far", "--listen", door, "--directory", str(tmp_path / "kv"))
+    with up(tool, tmp_path / "far.log", far, *options) as running:
+        assert f"listens at {door}" in running.text
+        assert f"--connect tcp://{door}" in running.text
+        shown = tool.run("ps", "--cluster", "far")
+        assert f"ingress {door}" in shown.stdout
+        found = tool.run("call", "demo.same.run", "[1]", "--connect", f"tcp://{door}")
+        assert (found.returncode, found.stdout, found.stderr) == (0, "[1]\n", "")
+        found = tool.run("chat", "demo.echo.run", "--connect", f"tcp://{door}", stdin="a\nb\n")
+        assert (found.returncode, found.stderr) == (0, "")
+        with up(tool, tmp_path / "near.log", str(near), "--peer", door):
+            wait_until_sync(
+                lambda: tool.run("call", "demo.same.run", "7", "--cluster", "near").stdout == "7\n"
+            )
+        by_files = ("--directory", str(tmp_path / "kv"))
+        with up(tool, tmp_path / "near.log", str(near), *by_files):
+            wait_until_sync(
+                lambda: tool.run("call", "demo.same.run", "7", "--cluster", "near").stdout == "7\n"
+            )
+    assert_nothing_left(tool)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--listen", "7400"], "--listen: '7400' is not allowed; expected 'host:port'"),
+        (["--peer", "h"], "--peer[0]"),
+        (["--peer", "h:1", "--peer", "h:1"], "stands twice"),
+        (["--directory", ""], "--directory"),
+    ],
+)
+def test_wrong_roads_are_usage(tool: Tool, tmp_path: Path, options: list[str], words: str) -> None:
+    found = tool.run("up", write_spec(tmp_path, same="same"), *options)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert words in found.stderr
