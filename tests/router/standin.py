@@ -23,7 +23,7 @@ class Half:
     """A socket that the worker has dialled home."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
+        self.reader = reader
         self._writer = writer
         self._frames = FrameReader()
         self._came: list[tuple[bytes, bytes]] = []
@@ -48,7 +48,7 @@ class Half:
         async with asyncio.timeout(PATIENCE):
             while not self._came:
                 try:
-                    data = await self._reader.read(65536)
+                    data = await self.reader.read(65536)
                 except OSError:
                     return None
                 if not data:
