@@ -32,7 +32,7 @@ def announced(number: int, size: int) -> bytes:
     return batch(ItemBody(1, 0, size, [], size, number))
 
 
-async def test_messages_of_many_streams_leave_in_one_write() -> None:
+async def test_messages_of_many_streams_leave_in_one_write_behind_the_first() -> None:
     with ends() as (a, b):
         net = a.connection.link.net
         await wait_until(lambda: a.connection.link.backlog == 0)
@@ -42,8 +42,12 @@ async def test_messages_of_many_streams_leave_in_one_write() -> None:
             a.connection.send(message)
         await wait_until(lambda: len(b.messages) == 500)
         assert b.messages == sent
-        assert net.writes == writes + 1
-        assert b.connection.batches_in == 1
+        assert net.writes == writes + 2
+        assert b.connection.batches_in == 2
+        for message in sent:  # after a busy tick the first waits for the others
+            a.connection.send(message)
+        await wait_until(lambda: len(b.messages) == 1000)
+        assert net.writes == writes + 3
         assert b.connection.peer_incarnation == A
 
 
@@ -154,7 +158,7 @@ async def test_thousands_of_bodies_are_bounded_and_control_passes() -> None:
             a.body(stream, data, pieces=1)
         a.connection.send(items(1, 1))
         a.connection.send(Credit(1, 2, 3))
-        assert a.connection.backlog >= 3 * MOST_BODIES * 5000
+        assert a.connection.backlog > 3 * MOST_BODIES * 4900  # the first has left
         await wait_until(lambda: len(b.done) == 3 * MOST_BODIES, 20)
         assert b.most_open <= MOST_BODIES
         assert b.messages.index(Credit(1, 2, 3)) < 100

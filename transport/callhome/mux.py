@@ -25,6 +25,8 @@ PING_EVERY: Final = 1.0
 DEAD_AFTER: Final = 4.0
 #: Pings are not answered while so many bytes wait: the peer sees those.
 _BUSY: Final = 64 << 10
+#: A tick with no more messages than this is a quiet one.
+_FEW: Final = 4
 
 _PROBE: Final = Struct(">Q")
 
@@ -60,6 +62,7 @@ class MuxConnection:
         self._out = Outflow(link, incarnation, self._tell)
         self._loop = asyncio.get_running_loop()
         self._planned = self._gone = False
+        self._quiet, self._counted = True, 0
         self._pings = 0
         #: What ``check`` has seen: when, how much had come by then, when that grew, when it pinged.
         self._checked = self._heard = self._pinged = self._loop.time()
@@ -106,8 +109,7 @@ class MuxConnection:
         if self._out.queue(message, size):
             self._out.flush()
         elif not self._planned:
-            self._planned = True
-            self._loop.call_soon(self.flush)
+            self._plan()
 
     def send_body(
         self,
@@ -131,8 +133,7 @@ class MuxConnection:
             return
         self._out.queue_body(message, number, pieces, done)
         if not self._planned:
-            self._planned = True
-            self._loop.call_soon(self.flush)
+            self._plan()
 
     def new_body(self) -> int:
         """A number for a body of ours that no other on its way out has."""
@@ -150,6 +151,15 @@ class MuxConnection:
         """Send now what was queued: for whoever has come to the end of a burst."""
         self._planned = False
         if not self._gone:
+            self._out.flush()
+            self._quiet = self._out.messages - self._counted <= _FEW
+            self._counted = self._out.messages
+
+    def _plan(self) -> None:
+        """Flush at the end of this tick; what comes alone, after a quiet tick, leaves at once."""
+        self._planned = True
+        self._loop.call_soon(self.flush)
+        if self._quiet:
             self._out.flush()
 
     # Receiving

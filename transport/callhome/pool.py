@@ -91,8 +91,11 @@ class _Line:
 
     def put(self, frame: list[Buffer], answered: Answered, deadline: float) -> None:
         """Send a request; its reply is the next after those that are awaited already."""
+        alone = not self.slots
         self.slots.append(_Slot(answered, deadline))
         self.link.write(*frame)
+        if alone:  # the others of a crowd leave together, at the tick's end
+            self.link.flush()
 
     def check(self, now: float, limit: float) -> None:
         """Tell those whose acknowledgement is overdue; give up a connection that answers nobody."""
