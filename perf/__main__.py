@@ -1,16 +1,19 @@
-"""``python -m perf run`` and ``python -m perf compare``."""
+"""``python -m perf run``, ``python -m perf compare`` and ``python -m perf versus``."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from perf import versus
 from perf.checks import judge
 from perf.compare import comparison
 from perf.figures import from_lines, to_lines
 from perf.harness import SUITES, Options, render, run
+from perf.plan import PerfError, Plan
 
 _RUN = """\
 Runs suites on pinned cores and prints a table. The client (and the router) run on the first core,
@@ -24,12 +27,36 @@ suites:
   frames   arrays of 64 KiB to 64 MiB in shared memory, copied in or written in place
   cancel   from stop() or leaving `async with` until the engine knows, alone and beside busy streams
   startup  seconds from launch until four engines have answered; idle memory of an engine
+
+over two nodes on loopback (client and router on the first core, ingress and engine on the second):
+  plane.unary, plane.stream, plane.bidi, plane.frames, plane.cancel: the same workloads; beside
+  them runs floor.loopback, a plain blocking TCP socket that moves 8 MiB pieces
+  plane.memory: what each of 512 open streams adds to router and ingress
 """
 _RUN_END = """\
 examples:
   python -m perf run --suite unary --cores 0,1
   python -m perf run --suite all --cores 0,1 --repeat 5 --json after.jsonl
   python -m perf run --suite stream --repeat 1 --profile engine   # perf-profile.0.engine.PID.pstats
+"""
+_VERSUS = f"""\
+Runs suites by callhome over two nodes and by the client and worker of Dynamo's own wheel
+(ai-dynamo-runtime {versus.VERSION}), one right after the other, on the same cores. Prints both,
+and the median of the ratios (callhome / dynamo) against the limits. The wheel runs the very same
+suites; its client has no call for two-way streams, so there is no plane.bidi here.
+
+The wheel needs an interpreter of its own, named by --python or ${versus.VARIABLE}:
+  python3 -m venv dynamo-venv
+  dynamo-venv/bin/pip install ai-dynamo-runtime=={versus.VERSION}
+
+What to know when reading: arrays of plane.frames are bytes to Dynamo, which has no arrays. A
+stopped stream of Dynamo's ends without its last item, and leaving a stream early is a stop there.
+The wheel runs on asyncio's own loop, as callhome does; --loop uvloop gives it the faster one.
+"""
+_VERSUS_END = """\
+examples:
+  python -m perf versus dynamo --python dynamo-venv/bin/python --suite plane.unary,plane.stream
+  python -m perf versus dynamo --repeat 5 --loop uvloop
 """
 _COMPARE = """\
 Prints the ratio of every figure that two `run --json` files share. A figure is better or worse
@@ -94,12 +121,78 @@ def parser() -> argparse.ArgumentParser:
         default=1.0,
         help="multiply the amount of work; below 1 for smoke tests only",
     )
+    _add_versus(commands)
     compares = commands.add_parser(
         "compare", help="ratios of two runs", description=_COMPARE, formatter_class=shape
     )
     compares.add_argument("before", type=Path)
     compares.add_argument("after", type=Path)
     return top
+
+
+def _add_versus(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "versus",
+        help="callhome beside Dynamo in the same run",
+        description=_VERSUS,
+        epilog=_VERSUS_END,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("other", choices=("dynamo",), help="what to compare with")
+    command.add_argument(
+        "--suite",
+        type=_versus_suites,
+        default=versus.SUITES,
+        metavar="plane.unary,...",
+        help=f"some of {', '.join(versus.SUITES)} (all)",
+    )
+    command.add_argument(
+        "--python",
+        default=os.environ.get(versus.VARIABLE, ""),
+        metavar="PATH",
+        help=f"interpreter that has the wheel (${versus.VARIABLE})",
+    )
+    command.add_argument(
+        "--cores", type=_cores, default=None, metavar="0,1", help="cores to pin to (0,1)"
+    )
+    command.add_argument("--repeat", type=_positive, default=3, help="repetitions (3)")
+    command.add_argument(
+        "--loop", choices=("asyncio", "uvloop"), default="asyncio", help="loop of the wheel"
+    )
+    command.add_argument(
+        "--scale", type=float, default=1.0, help="multiply the amount of work; for smoke tests"
+    )
+    command.add_argument("--strict", action="store_true", help="exit 1 when a limit is missed")
+
+
+def _versus_suites(text: str) -> tuple[str, ...]:
+    suites = tuple(dict.fromkeys(text.split(",")))
+    if wrong := [suite for suite in suites if suite not in versus.SUITES]:
+        raise argparse.ArgumentTypeError(
+            f"{wrong[0]!r} is none of {', '.join(versus.SUITES)}"
+            + (" (Dynamo's Python client cannot open two-way streams)" if "bidi" in text else "")
+        )
+    return suites
+
+
+def _versus(arguments: argparse.Namespace) -> int:
+    version = versus.probe(arguments.python)
+    if version != versus.VERSION:
+        _say(f"the wheel is {version}, the limits are those for {versus.VERSION}")
+    plan = Plan("", arguments.cores or _cores("0,1"), scale=arguments.scale, loop=arguments.loop)
+    pairs, failures = versus.measure(
+        arguments.suite, plan, arguments.repeat, arguments.python, _say
+    )
+    facts = {
+        "dynamo": version,
+        "its loop": arguments.loop,
+        "cores": ",".join(map(str, plan.cores)),
+        "repetitions": arguments.repeat,
+        "scale": arguments.scale,
+    }
+    sys.stdout.write(versus.render(pairs, facts, failures))
+    missed = any(versus.judge(pair).endswith("MISSED") for pair in pairs)
+    return 1 if failures or (arguments.strict and missed) else 0
 
 
 def _say(line: str) -> None:
@@ -136,8 +229,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if parsed.command == "run":
             return _run(parsed)
+        if parsed.command == "versus":
+            return _versus(parsed)
         before, after = (from_lines(path.read_text())[0] for path in (parsed.before, parsed.after))
-    except (OSError, ValueError, argparse.ArgumentTypeError) as error:
+    except (OSError, ValueError, PerfError, argparse.ArgumentTypeError) as error:
         top.error(str(error))
     sys.stdout.write(comparison(before, after))
     return 0

@@ -14,6 +14,7 @@ from perf.figures import Figure, more_is_better, number
 
 PINGPONG = "floor.pingpong"
 CODEC = "floor.codec"
+LOOPBACK = "floor.loopback"
 
 
 class Limit(NamedTuple):
@@ -48,6 +49,9 @@ LIMITS = (
     ),
     Limit("startup.4", "seconds", 1.5),
     Limit("startup.4", "idle_rss_mb", 45.0),
+    Limit("plane.frames.copy.8MiB", "gb_s", 0.70, LOOPBACK),
+    Limit("plane.frames.inplace.8MiB", "gb_s", 0.70, LOOPBACK),
+    Limit("plane.memory.512", "stream_kb", 40.0),
 )
 
 

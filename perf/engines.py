@@ -98,12 +98,12 @@ class Frames(Engine[dict[str, Any], Any]):
 
 
 class Silent(Engine[dict[str, Any], Any]):
-    """What the cancel suite talks to; ``do`` says which part a stream plays.
+    """What the cancel and memory suites talk to; ``do`` says which part a stream plays.
 
     ``wait``: yields nothing until its context shows the cancel, notes the time, and yields the
     time in case somebody still listens. ``ready``: answers once the waiting stream ``id`` waits.
     ``seen``: answers with the CLOCK_MONOTONIC nanoseconds at which stream ``id`` knew. ``flood``:
-    yields flat out until it is cancelled.
+    yields flat out until it is cancelled. ``hold``: yields one item and stays open.
     """
 
     async def on_start(self) -> None:
@@ -119,6 +119,10 @@ class Silent(Engine[dict[str, Any], Any]):
         if request["do"] == "flood":
             while not ctx.stopped:
                 yield {"token_ids": [1], "text": "tok"}
+            return
+        if request["do"] == "hold":
+            yield True
+            await ctx.wait_stopped()
             return
         number = request["id"]
         waiting, seen = self._note(number)

@@ -2,13 +2,16 @@
 
 ``floor.pingpong``: p50 of a blocking ZeroMQ ping-pong over ipc, 200 bytes, one process on the
 client's core and one on the engine's. ``floor.codec``: items a second that plain msgpack packs and
-unpacks, the items being those of the stream suite, in one process on the client's core. Both run
-in a worker of their own, as suites do.
+unpacks, the items being those of the stream suite, in one process on the client's core.
+``floor.loopback``: bytes a second of a plain blocking TCP socket on loopback, pieces of 8 MiB from
+the engine's core received into one warm buffer on the client's. All run in a worker of their own,
+as suites do.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +22,7 @@ from perf.plan import PerfError, Plan, pin_to
 
 MESSAGE = b"x" * 200
 _WAIT_MS = 10_000
+_PIECE = bytearray(8 << 20)
 
 
 def pingpong(plan: Plan) -> list[Sample]:
@@ -27,29 +31,29 @@ def pingpong(plan: Plan) -> list[Sample]:
 
     with tempfile.TemporaryDirectory(prefix="callhome-perf-") as folder, zmq.Context() as context:
         path = f"ipc://{folder}/floor"
-        socket = context.socket(zmq.PAIR)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
-        socket.bind(path)
+        pair = context.socket(zmq.PAIR)
+        pair.setsockopt(zmq.LINGER, 0)
+        pair.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
+        pair.bind(path)
         command = [sys.executable, "-m", "perf.floors", path, str(plan.engine_core)]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL) as peer:
             try:
                 times = _round_trips(
-                    socket, warm=plan.count(1_000), rounds=plan.count(4_000, least=20)
+                    pair, warm=plan.count(1_000), rounds=plan.count(4_000, least=20)
                 )
-                socket.send(b"")
+                pair.send(b"")
                 peer.wait(timeout=10)
             except zmq.Again:
                 raise PerfError("the ping-pong peer did not answer within 10 s") from None
             finally:
                 peer.kill()
-                socket.close()
+                pair.close()
     return [Sample("floor", "floor.pingpong", "p50_us", "us", percentile(times, 0.5) / 1e3)]
 
 
-def _round_trips(socket: object, warm: int, rounds: int) -> list[float]:
+def _round_trips(pair: object, warm: int, rounds: int) -> list[float]:
     """Nanoseconds of each round trip after the warm ones."""
-    send, receive = socket.send, socket.recv  # type: ignore[attr-defined]
+    send, receive = pair.send, pair.recv  # type: ignore[attr-defined]
     times: list[float] = []
     for _ in range(warm + rounds):
         start = time.perf_counter_ns()
@@ -75,22 +79,67 @@ def codec(plan: Plan) -> list[Sample]:
     return [Sample("floor", "floor.codec", "items_s", "items/s", percentile(warmed, 0.5))]
 
 
+def loopback(plan: Plan) -> list[Sample]:
+    """Median rate of single pieces; raises PerfError when the sender stops for 10 s."""
+    rounds = plan.count(100, least=4)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        door.settimeout(_WAIT_MS / 1e3)
+        command = [sys.executable, "-m", "perf.floors", "loopback", str(plan.engine_core)]
+        command += [str(door.getsockname()[1]), str(rounds)]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as peer:
+            try:
+                sender, _ = door.accept()
+                with sender:
+                    sender.settimeout(_WAIT_MS / 1e3)
+                    times = [_receive(sender, memoryview(_PIECE)) for _ in range(rounds)]
+                peer.wait(timeout=10)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise PerfError(f"the sender of the loopback floor failed: {error}") from None
+            finally:
+                peer.kill()
+    warmed = times[len(times) // 4 :]
+    rate = len(_PIECE) / percentile(warmed, 0.5) / 1e9
+    return [Sample("floor", "floor.loopback", "gb_s", "GB/s", rate)]
+
+
+def _receive(sender: socket.socket, target: memoryview) -> float:
+    """Seconds until ``target`` is full."""
+    start = time.perf_counter()
+    while target:
+        got = sender.recv_into(target)
+        if not got:
+            raise ConnectionError("it closed the connection too early")
+        target = target[got:]
+    return time.perf_counter() - start
+
+
+def _pour(core: int, port: int, rounds: int) -> None:
+    """The other process of ``loopback``."""
+    pin_to(core)
+    with socket.create_connection(("127.0.0.1", port), timeout=_WAIT_MS / 1e3) as sink:
+        for _ in range(rounds):
+            sink.sendall(_PIECE)
+
+
 def _echo(path: str, core: int) -> None:
     """The other process of ``pingpong``: sends back what comes until an empty message."""
     pin_to(core)
     import zmq
 
-    with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
-        socket.connect(path)
+    with zmq.Context() as context, context.socket(zmq.PAIR) as pair:
+        pair.setsockopt(zmq.LINGER, 0)
+        pair.setsockopt(zmq.RCVTIMEO, _WAIT_MS)
+        pair.connect(path)
         parent = os.getppid()
         while os.getppid() == parent:
-            message = socket.recv()
+            message = pair.recv()
             if not message:
                 return
-            socket.send(message)
+            pair.send(message)
 
 
 if __name__ == "__main__":
-    _echo(sys.argv[1], int(sys.argv[2]))
+    if sys.argv[1] == "loopback":
+        _pour(*map(int, sys.argv[2:]))
+    else:
+        _echo(sys.argv[1], int(sys.argv[2]))

@@ -8,18 +8,22 @@ import platform
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from perf.checks import judge
 from perf.figures import Figure, Sample, number, summarise, table
-from perf.plan import PerfError, Plan
-from perf.worker import FLOORS
+from perf.plan import PLANE, PerfError, Plan
+from perf.worker import FLOORS, PLANE_FLOORS
 
-SUITES = ("unary", "stream", "bidi", "frames", "cancel", "startup")
+NODE_SUITES = ("unary", "stream", "bidi", "frames", "cancel", "startup")
+#: The same workloads over two nodes on loopback, and what an open stream costs there.
+PLANE_SUITES = tuple(f"{PLANE}{name}" for name in ("unary", "stream", "bidi", "frames", "cancel"))
+SUITES = (*NODE_SUITES, *PLANE_SUITES, "plane.memory")
 #: A repetition of one job that takes longer has hung; seconds.
 JOB_DEADLINE = 300.0
 #: Above this share of a core used by others before a repetition, its figures are suspect; percent.
@@ -90,7 +94,8 @@ def run(options: Options, say: Callable[[str], None]) -> Report:
         busiest = max(busiest, busy)
         note = f"; others use {busy:.0f} % of a core, figures are suspect" if busy > BUSY else ""
         say(f"[{index + 1}/{len(rounds)}] {suite}, repetition {repetition + 1}{note}")
-        for job in (*FLOORS, suite):
+        floors = (*FLOORS, *PLANE_FLOORS) if suite.startswith(PLANE) else FLOORS
+        for job in (*floors, suite):
             started = time.monotonic()
             try:
                 samples += run_job(_plan(options, job, repetition))
@@ -117,31 +122,45 @@ def busy_percent(cores: Sequence[int], seconds: float = 0.2) -> float:
     return max((shares[core] for core in cores if core < len(shares)), default=0.0)
 
 
-def run_job(plan: Plan, deadline: float = JOB_DEADLINE) -> list[Sample]:
-    """One repetition of one job in a fresh process.
+def run_job(plan: Plan, deadline: float = JOB_DEADLINE, python: str = "") -> list[Sample]:
+    """One repetition of one job in a fresh process of ``python``, by default our own interpreter.
 
     Raises PerfError with the worker's own words when it failed, or when it took longer than
     ``deadline`` seconds.
     """
     path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH", ""))))
-    command = [sys.executable, "-m", "perf.worker", plan.to_json()]
+    command = [python or sys.executable, "-m", "perf.worker", plan.to_json()]
     env = {**os.environ, "PYTHONPATH": path}
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env
-    ) as worker:
+    # The wheel writes a line a request on stderr, whatever it is told; ours speaks for people.
+    with (
+        tempfile.TemporaryFile() as noise,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=noise if plan.dynamo else None,
+            env=env,
+        ) as worker,
+    ):
         try:
             output, _ = worker.communicate(timeout=deadline)
         except subprocess.TimeoutExpired:
             raise PerfError(f"took longer than {deadline:.0f} s and was ended") from None
         finally:
             _end(worker)
+        return _samples(output, worker.returncode, noise)
+
+
+def _samples(output: bytes, code: int, noise: IO[bytes]) -> list[Sample]:
+    """What the worker printed; raises PerfError with its words when that is no answer."""
     lines = output.decode().splitlines()
     try:
         answer: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
-        raise PerfError(
-            f"the worker ended with exit code {worker.returncode} and no answer"
-        ) from None
+        noise.seek(0)
+        last = noise.read().decode(errors="replace").splitlines()[-1:]
+        words = "".join(f": {line}" for line in last)
+        raise PerfError(f"the worker ended with exit code {code} and no answer{words}") from None
     if "error" in answer:
         raise PerfError(str(answer["error"]))
     return [Sample(*fields) for fields in answer["samples"]]

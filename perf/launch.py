@@ -1,48 +1,77 @@
-"""A cluster for one suite: engines on the engine's core, router and client on the client's."""
+"""Clusters for one suite: engines on the engine's core, router and client on the client's.
+
+On one node, or on two that meet on loopback: then the engines' node has an ingress beside them, on
+their core, and the client's node has nothing but its router, which follows that ingress.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
-from actors import Client, Cluster, EngineSpec, NodeSpec, RouterSpec
+from actors import Client, Cluster, EngineSpec, IngressSpec, NodeSpec, RouterSpec
 from actors.cluster.cores import threads_outside
+from actors.cluster.folder import NodeInfo
 from perf.plan import CoreNotOurs, Plan, pin_to
-
-#: Limit of any one call of a suite; seconds.
-LIMIT = 60.0
+from perf.road import Served
 
 
-def engine(plan: Plan, endpoint: str, attribute: str, *, core: int | None = None) -> EngineSpec:
-    """Spec of one engine of ``perf.engines``, on the engine's core unless told otherwise."""
+def _spec(served: Served) -> EngineSpec:
     return EngineSpec(
-        endpoint=endpoint,
-        engine=f"perf.engines:{attribute}",
+        endpoint=served.endpoint,
+        engine=f"perf.engines:{served.attribute}",
         capacity=512,
-        cpus=[plan.engine_core if core is None else core],
+        cpus=[served.core],
     )
 
 
+def _router(plan: Plan) -> RouterSpec:
+    if plan.router == "here":
+        return RouterSpec(place="here")
+    return RouterSpec(place="process", cpus=[plan.client_core])
+
+
 @asynccontextmanager
-async def launched(plan: Plan, engines: Sequence[EngineSpec]) -> AsyncIterator[Client]:
+async def launched(plan: Plan, engines: Sequence[Served]) -> AsyncIterator[Client]:
     """Launch ``engines`` and a router, give a client, and stop everything on leaving.
 
     Raises CoreNotOurs at the end of the block when a process of the cluster is not where it was
     put.
     """
-    if plan.router == "here":
-        router = RouterSpec(place="here")
-    else:
-        router = RouterSpec(place="process", cpus=[plan.client_core])
-    spec = NodeSpec(name="perf", routers=[router], engines=list(engines))
+    async with standing(plan, engines) as (client, _):
+        yield client
+
+
+@asynccontextmanager
+async def standing(
+    plan: Plan, engines: Sequence[Served]
+) -> AsyncIterator[tuple[Client, dict[str, int]]]:
+    """As ``launched``, and beside the client the pids of all actors' processes by their names."""
     # A launcher hands out only cores that it may use itself; the client is narrow again afterwards.
     os.sched_setaffinity(0, plan.cores)
-    async with Cluster(spec) as cluster, cluster.client() as client:
+    async with AsyncExitStack() as stack:
+        here, peers = engines, []
+        infos: list[NodeInfo] = []
+        if plan.plane:
+            far = await stack.enter_async_context(Cluster(_far(plan, engines)))
+            infos += far.nodes
+            here, peers = (), [far.nodes[0].listen]
+        spec = NodeSpec(
+            name="perf", routers=[_router(plan)], engines=[*map(_spec, here)], peers=peers
+        )
+        near = await stack.enter_async_context(Cluster(spec))
+        client = await stack.enter_async_context(near.client())
+        infos += near.nodes
         pin_to(plan.client_core)
-        yield client
+        yield client, {child.name: child.pid for info in infos for child in info.children}
         # Afterwards: this shows that they stayed, and keeps the look-up out of what a suite times.
-        check_pins(plan, {cpu for one in engines for cpu in one.cpus or ()})
+        check_pins(plan, {served.core for served in engines})
+
+
+def _far(plan: Plan, engines: Sequence[Served]) -> NodeSpec:
+    ingress = IngressSpec(listen="127.0.0.1:0", cpus=[plan.engine_core])
+    return NodeSpec(name="perf-far", routers=[], engines=[*map(_spec, engines)], ingress=ingress)
 
 
 def check_pins(plan: Plan, wanted: set[int]) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, dataclass
 from typing import Any
+
+#: What stands before a suite's name when it runs over two nodes, or with Dynamo's own wheel.
+PLANE = "plane."
+DYNAMO = "dynamo."
 
 
 class PerfError(Exception):
@@ -22,9 +28,12 @@ class Plan:
     """One repetition of one job, as the harness hands it to ``perf.worker`` on its command line.
 
     ``job`` is a suite or a floor; the client and a router run on the first core, engines on the
-    second (on the first, when only one is given). ``scale`` multiplies the repetition counts:
-    anything but 1.0 is for smoke tests. ``profile`` is a file prefix for cProfile dumps,
-    ``profiled`` the side that writes them.
+    second (on the first, when only one is given). ``plane.`` before a suite's name means two nodes
+    on loopback: client and router as before, the engines behind an ingress of their own node, which
+    shares their core. ``dynamo.`` means the client and worker of Dynamo's wheel, each on its core.
+    ``scale`` multiplies the repetition counts: anything but 1.0 is for smoke tests. ``profile`` is
+    a file prefix for cProfile dumps, ``profiled`` the side that writes them.
+    ``loop`` is that of the wheel's processes.
     """
 
     job: str
@@ -33,6 +42,22 @@ class Plan:
     scale: float = 1.0
     profiled: str = ""
     profile: str = ""
+    loop: str = "asyncio"
+
+    @property
+    def plane(self) -> bool:
+        """True when the engines are on another node."""
+        return self.job.startswith(PLANE)
+
+    @property
+    def suite(self) -> str:
+        """Name of the workloads: the job without its road."""
+        return self.job.removeprefix(PLANE).removeprefix(DYNAMO)
+
+    @property
+    def dynamo(self) -> bool:
+        """True when client and engines are those of Dynamo's wheel."""
+        return self.job.startswith(DYNAMO)
 
     @property
     def client_core(self) -> int:
@@ -57,6 +82,13 @@ class Plan:
         """The plan that ``to_json`` wrote."""
         fields: dict[str, Any] = json.loads(line)
         return cls(**{**fields, "cores": tuple(fields["cores"])})
+
+
+def runner(loop: str) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """What runs a coroutine on ``loop``: ``asyncio``, or the ``uvloop`` that the wheel brings."""
+    name = "uvloop" if loop == "uvloop" else "asyncio"
+    run: Callable[[Coroutine[Any, Any, Any]], Any] = importlib.import_module(name).run
+    return run
 
 
 def pin_to(core: int) -> None:

@@ -12,33 +12,44 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from perf.figures import Sample
-from perf.plan import Plan, pin_to
+from perf.plan import Plan, pin_to, runner
 
 FLOORS = ("pingpong", "codec")
+#: Floors that only the suites over two nodes need.
+PLANE_FLOORS = ("loopback",)
 
 
 def perform(plan: Plan) -> list[Sample]:
     """Run the job of ``plan`` in this process; numpy and zmq are loaded here and not before."""
-    if plan.job in FLOORS:
+    if plan.job in (*FLOORS, *PLANE_FLOORS):
         floor: Callable[[Plan], list[Sample]] = getattr(
             importlib.import_module("perf.floors"), plan.job
         )
         return floor(plan)
-    suite = importlib.import_module(f"perf.suites.{plan.job}")
+    suite = importlib.import_module(f"perf.suites.{plan.suite}")
     if plan.profiled == "engine":
         os.environ["CALLHOME_PERF_PROFILE"] = plan.profile
     if plan.profiled != "client":
-        return list(asyncio.run(suite.run(plan)))
+        return _named(plan, runner(plan.loop)(suite.run(plan)))
     import cProfile
 
     profile = cProfile.Profile()
     try:
-        return list(profile.runcall(asyncio.run, suite.run(plan)))
+        return _named(plan, profile.runcall(asyncio.run, suite.run(plan)))
     finally:
         profile.dump_stats(f"{plan.profile}.client.{plan.job}.pstats")
+
+
+def _named(plan: Plan, samples: Iterable[Sample]) -> list[Sample]:
+    """The samples of a suite under the names of the road that it took."""
+    road = plan.job.removesuffix(plan.suite)
+    return [
+        sample._replace(suite=road + sample.suite, workload=road + sample.workload)
+        for sample in samples
+    ]
 
 
 def main(argument: str) -> int:

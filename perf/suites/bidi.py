@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from perf.figures import Sample
-from perf.launch import engine, launched
 from perf.plan import PerfError, Plan
+from perf.road import engine, launched
 
 if TYPE_CHECKING:
     from actors import Client

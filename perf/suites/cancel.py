@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from perf.figures import Sample, percentile
-from perf.launch import LIMIT, engine, launched
 from perf.plan import PerfError, Plan
+from perf.road import LIMIT, engine, launched
 
 if TYPE_CHECKING:
     from actors import Client
@@ -121,7 +121,7 @@ async def _stop(client: Client, number: int) -> int:
         stream.stop()
         told = [int(item) async for item in stream]
     seen = await _seen(client, number)
-    if told != [seen]:
+    if told != ([seen] if getattr(client, "drains", True) else []):
         raise PerfError(f"a stopped stream gave {told} and not its last item {seen}")
     return seen - start
 

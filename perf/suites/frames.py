@@ -15,8 +15,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from perf.figures import Sample, percentile
-from perf.launch import LIMIT, engine, launched
 from perf.plan import PerfError, Plan
+from perf.road import LIMIT, engine, launched
 
 if TYPE_CHECKING:
     from actors import Client
@@ -86,7 +86,12 @@ async def _singles(
 
 
 def check(item: Any, shape: list[int]) -> int:
-    """The stamp of a frame or array; raises PerfError when shape or last byte is wrong."""
+    """The stamp of a frame, array or bytes; raises PerfError when shape or last byte is wrong."""
+    if isinstance(item, bytes):
+        value = int.from_bytes(item[:8], "little")
+        if len(item) != shape[0] * shape[1] or item[-1] != value & 0xFF:
+            raise PerfError(f"{len(item)} bytes with stamp {value} are not what was sent ({shape})")
+        return value
     array = item.array if hasattr(item, "array") else item
     flat = array.reshape(-1)
     value = int(flat[:8].view("uint64")[0])

@@ -13,8 +13,8 @@ import asyncio
 import time
 
 from perf.figures import Sample
-from perf.launch import LIMIT, engine, launched
 from perf.plan import Plan
+from perf.road import LIMIT, engine, launched
 
 ENGINES = 4
 

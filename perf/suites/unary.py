@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from perf.figures import Sample, percentile
-from perf.launch import LIMIT, engine, launched
 from perf.plan import PerfError, Plan
+from perf.road import LIMIT, engine, launched
 
 if TYPE_CHECKING:
     from actors import Client
