@@ -7,11 +7,10 @@ connection ends its own streams and nothing else.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Final, Protocol
 
-from actors.ingress.streams import Streams
+from actors.ingress.streams import Stream, Streams
 from actors.kernel.tombstones import Tombstones
 from actors.messages import Credit, Feed, FeedEnd, FeedItem, ItemBody, Kill, Stop
 from transport.callhome.dialer import dial
@@ -20,8 +19,6 @@ from transport.errors import CallHomeError, RemoteProtocolError
 from transport.wire.control import pack_handshake
 from transport.wire.envelope import Info
 from transport.wire.message import Message
-
-log = logging.getLogger("callhome.ingress")
 
 #: Connections to requesters at the same time: further ones would cost descriptors without end.
 MOST: Final = 1024
@@ -107,11 +104,11 @@ class HomeConnection:
         self._connections.forget(self)
         dialled, self.mux = self.mux is not None, None
         relays, self.relays = list(self.relays.values()), {}
-        what = "lost the connection to" if dialled else "cannot call home at"
-        log.warning(
-            "%s %s %s, %d streams end: %s",
-            self._connections.streams.runtime.address.name, what, self.address, len(relays), error,
-        )  # fmt: skip
+        count = sum(isinstance(relay, Stream) for relay in relays)
+        if count:  # who leaves without a stream is nobody's trouble
+            what = "lost the connection to" if dialled else "cannot call home at"
+            text = f"{what} {self.address}, {count} streams end: {error}"
+            self._connections.streams.complain("ingress.lost", text)
         for relay in relays:
             if not dialled:
                 self._connections.streams.count("response_stream")

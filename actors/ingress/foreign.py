@@ -8,7 +8,6 @@ is cut off. The one rule: no last wrapper unless every item before it was writte
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Final
 
@@ -31,8 +30,6 @@ from transport.wire.control import SENTINEL, pack_handshake, pack_prologue, read
 from transport.wire.envelope import Info
 from transport.wire.framing import frame, pack_head
 from transport.wire.plain import around, error_item, final, plain_of
-
-log = logging.getLogger("callhome.ingress")
 
 #: How long a requester may take to close its side after our last word, in seconds.
 LINGER: Final = 10.0
@@ -100,8 +97,8 @@ class ForeignStream(Stream):
             if not self.over:
                 self.streams.count("response_stream")
                 self.leave()
-                name = self.streams.runtime.address.name
-                log.warning("%s cannot call home, no handler starts: %s", name, error)
+                text = f"cannot call home, no handler starts: {error}"
+                self.streams.complain("ingress.dial", text)
             return
         finally:
             if self.over or self._link is None:
@@ -298,10 +295,8 @@ class ForeignStream(Stream):
         """The requester is at fault: one line in the log, counted."""
         self.streams.count("requester")
         who = self._link.peer if self._link is not None else "its requester"
-        log.warning(
-            "%s kills a stream of %s from %s: %s",
-            self.streams.runtime.address.name, self.record.endpoint, who, text,
-        )  # fmt: skip
+        text = f"kills a stream of {self.record.endpoint} from {who}: {text}"
+        self.streams.complain("ingress.requester", text)
 
     def _ended(self, error: CallHomeError | None) -> None:
         """The requester has closed its side, as it does behind our last word, or is gone."""

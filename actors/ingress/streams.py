@@ -350,6 +350,10 @@ class Streams:
         errors = self.counters.errors
         errors[kind] = errors.get(kind, 0) + 1
 
+    def complain(self, what: str, text: str) -> None:
+        """Count something under a short name, and log it unless it was logged just now."""
+        self.net.complain(what, f"{self.runtime.address.name} {text}")
+
     def count_error(self, error: CallHomeError) -> None:
         """Count what an engine, or the road to it, ended a stream with."""
         if isinstance(error, Cancelled):
