@@ -40,6 +40,17 @@ def test_the_main_job_from_elsewhere(tmp_path: Path) -> None:
     assert out.splitlines()[-1].startswith("left       nothing: 9 processes")
 
 
+def test_two_nodes_from_elsewhere(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    out = run(tmp_path / "examples" / "two_nodes.py", PYTHONPATH=str(ROOT))
+    told = {line[:10].strip() for line in out.splitlines()}
+    assert {"up", "unary", "stream", "chat", "frames", "stop", "outside", "kill", "down"} <= told
+    assert "24 frames of 8 MiB in, darkened, out" in out
+    assert "PeerLost: demo.tokens.generate" in out
+    assert "killed by SIGKILL" in out
+    assert out.splitlines()[-1].startswith("left       nothing: 9 processes")
+
+
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
