@@ -1,0 +1,87 @@
+"""What leaves between two nodes when a message is no good, and when the peer does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+
+from actors.messages import Items, Kill
+from tests.callhome.mux_ends import A, ends, items, raw_end
+from tests.waiting import TICK, wait_until
+from transport.wire.mux import MAX_BATCH
+
+MIB = 1 << 20
+
+
+async def test_a_message_that_cannot_be_packed_costs_itself_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ends() as (a, b):
+        a.connection.send(items(1))
+        a.connection.send(("no", "message"))
+        a.connection.send(Items(2, 1 << 70, []))
+        a.connection.send(items(3))
+        await wait_until(lambda: len(b.messages) == 2)
+        assert b.messages == [items(1), items(3)]
+        assert a.errors == b.errors == []
+        assert "cannot be packed" in caplog.text
+
+
+async def test_a_message_that_is_larger_than_it_said_costs_itself_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ends() as (a, b):
+        a.connection.send(items(1))
+        a.connection.send(Items(2, 0, [bytes(MAX_BATCH)]))
+        for number in range(5):
+            a.connection.send(Items(3, number, [bytes(MAX_BATCH // 3)]))
+        await wait_until(lambda: len(b.messages) == 6)
+        assert b.messages[0] == items(1)
+        assert [message[1] for message in b.messages[1:]] == list(range(5))
+        assert "fits into no batch" in caplog.text
+
+
+async def test_control_passes_what_waits_for_a_peer_that_does_not_read() -> None:
+    with raw_end() as (side, sock):
+        size = 100_000
+        for number in range(400):
+            side.connection.send(Items(1, number, [bytes(size)]), size)
+        await asyncio.sleep(TICK)
+        link = side.connection.link
+        assert side.connection.backlog > 20 * MIB
+        assert link.backlog < 2 * MIB
+        side.connection.send(Kill(A, 1, "PASSES"))
+        await asyncio.sleep(TICK)
+        sock.settimeout(5)
+        came = 0
+        while True:
+            data = await asyncio.to_thread(sock.recv, 1 << 18)
+            came += len(data)
+            if b"PASSES" in data:
+                break
+        # Behind what the system and the link had already, and before the rest.
+        assert came < 30 * MIB
+        assert side.connection.backlog > 0
+
+
+async def test_parts_of_a_body_are_not_copied_and_let_go_when_they_have_left() -> None:
+    class Owner(bytearray):
+        """Memory that tells when it goes."""
+
+    with ends() as (a, b):
+        b.wanted = False
+        memory = Owner(4 * MIB)
+        gone = weakref.ref(memory)
+        number = a.connection.new_body()
+        a.connection.send_body(
+            items(1), number, [memoryview(memory)], lambda: a.left.append(number)
+        )
+        with pytest.raises(BufferError):  # it is lent out, not copied
+            memory.append(1)
+        del memory
+        await wait_until(lambda: a.left == [number])
+        gc.collect()
+        await wait_until(lambda: gone() is None)
