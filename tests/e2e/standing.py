@@ -1,4 +1,7 @@
-"""A cluster that stands while the tests of a module run, for tests that break nothing in it."""
+"""A cluster that stands while the tests of a module run, for tests that break nothing in it.
+
+``ROADS`` are the two ways from a caller to an engine: inside a node, and from one node to another.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +9,81 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 from actors import Client, Cluster, NodeSpec, Settings, connect
+from actors.cluster.launcher import find_node
 from actors.kernel.ref import Ref
-from actors.messages import Inspect
+from actors.messages import Inspect, Record
+from tests.ports import free_address
 from tests.waiting import wait_until
 
 _START = 30.0
+ROADS = ["node", "nodes"]
 
 
 class Standing:
     """A running cluster as tests see it, from loops of their own."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, road: str) -> None:
         self.name = cluster.name
-        self.pids = {child.name: child.pid for child in cluster.nodes[0].children}
+        self.road = road
+        self.pids = {child.name: child.pid for node in cluster.nodes for child in node.children}
 
     def client(self, **settings: Any) -> Client:
         """A client with settings of its own."""
-        return connect(self.name, settings=Settings.load(**settings))
+        own = Settings.load(**settings)
+        if self.road == "node":
+            return connect(self.name, settings=own)
+        return FarClient(self.name, own)
+
+
+class FarClient(Client):
+    """A client on node ``a`` of engines on node ``b``; refs and records of these are ``b``'s."""
+
+    def __init__(self, cluster: str, settings: Settings) -> None:
+        super().__init__(run=find_node(cluster, "a").folder, settings=settings)
+        self._far = connect(cluster, "b")
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self._far.__aenter__()
+        return self
+
+    def close(self) -> None:
+        self._far.close()
+        super().close()
+
+    def ref(self, name: str) -> Ref:
+        return super().ref(name) if name == "router" else self._far.ref(name)
+
+    def records(self) -> list[Record]:
+        return self._far.records()
+
+
+def on_road(spec: NodeSpec, road: str) -> list[NodeSpec]:
+    """The nodes of a cluster in which ``spec`` is called by that road."""
+    if road == "node":
+        return [spec]
+    door = free_address()
+    near = NodeSpec(name="a", peers=[door], settings=spec.settings)
+    return [near, replace(spec, name="b", listen=door)]
 
 
 @contextmanager
-def standing(spec: NodeSpec) -> Iterator[Standing]:
-    """Start ``spec`` in a thread with a loop of its own, and stop it."""
+def standing(spec: NodeSpec, road: str = "node") -> Iterator[Standing]:
+    """Start ``spec`` in a thread with a loop of its own, to be called by ``road``; stop it."""
     begun = threading.Event()
     found: list[Standing] = []
     failed: list[BaseException] = []
     end: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def run() -> None:
-        async with Cluster(spec) as cluster:
+        async with Cluster(on_road(spec, road)) as cluster:
             leave = asyncio.Event()
             end.append((asyncio.get_running_loop(), leave))
-            found.append(Standing(cluster))
+            found.append(Standing(cluster, road))
             begun.set()
             await leave.wait()
 
@@ -83,7 +126,8 @@ async def wait_idle(client: Client, router: str = "router") -> None:
     async def idle() -> bool:
         if (await inspect(client.ref(router)))["in_flight"]:
             return False
-        names = [each.address.name for each in client.records() if each.kind == "engine"]
+        serving = ("engine", "ingress")
+        names = [each.address.name for each in client.records() if each.kind in serving]
         carried = [await inspect(client.ref(name)) for name in names]
         return not any(each["in_flight"] or each["queued"] for each in carried)
 

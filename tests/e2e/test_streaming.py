@@ -16,16 +16,16 @@ from actors import Client, Cluster, EngineSpec, NodeSpec
 from actors.cluster.folder import NodeInfo
 from actors.errors import Cancelled, LocalProtocolError, PeerLost, SpawnError
 from tests.e2e.engines import GENERATOR, HERE, PART, THREAD, TOTAL, check
-from tests.e2e.standing import Standing, inspect, standing, wait_idle
+from tests.e2e.standing import ROADS, Standing, inspect, standing, wait_idle
 from tests.waiting import TICK, wait_until
 
 GO = "t.part.go"
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[Standing]:
-    with standing(NodeSpec(engines=[PART, THREAD, GENERATOR, TOTAL])) as found:
+@pytest.fixture(scope="module", params=ROADS)
+def node(request: pytest.FixtureRequest) -> Iterator[Standing]:
+    with standing(NodeSpec(engines=[PART, THREAD, GENERATOR, TOTAL]), request.param) as found:
         yield found
 
 

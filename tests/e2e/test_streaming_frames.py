@@ -20,7 +20,7 @@ from actors.errors import (
     Unsupported,
 )
 from tests.e2e.engines import ARRAYS, ECHO, HIDDEN, PART, set_dumpable, set_powers
-from tests.e2e.standing import Standing, inspect, standing, wait_idle, wait_returned
+from tests.e2e.standing import ROADS, Standing, inspect, standing, wait_idle, wait_returned
 from tests.waiting import wait_until
 
 GO = "t.part.go"
@@ -29,9 +29,9 @@ both = pytest.mark.parametrize("codec", ["msgpack", "json"])
 around_the_threshold = pytest.mark.parametrize("size", [0, 1, 32 * KIB - 1, 32 * KIB, 300 * KIB])
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[Standing]:
-    with standing(NodeSpec(engines=[PART, ECHO, ARRAYS, HIDDEN])) as found:
+@pytest.fixture(scope="module", params=ROADS)
+def node(request: pytest.FixtureRequest) -> Iterator[Standing]:
+    with standing(NodeSpec(engines=[PART, ECHO, ARRAYS, HIDDEN]), request.param) as found:
         yield found
 
 
@@ -191,7 +191,8 @@ async def test_leases_of_a_killed_stream_come_back(node: Standing) -> None:
         assert [int(frame.array[0, 0]) for frame in kept] == [0, 1, 2]
         await wait_idle(client)
         held = await client.call(GO, {"do": "memory"}, timeout=5.0)
-        assert held["slots"] >= 3
+        if node.road == "node":  # on another node they are leases of that node's router
+            assert held["slots"] >= 3
         kept.clear()
         await lends_nothing(client)
 

@@ -14,7 +14,7 @@ from actors import Client, NodeSpec
 from actors.errors import DecodeError, EncodeError, EngineError
 from actors.kernel.opened import Limits, Opened
 from tests.e2e.engines import ECHO, LETTERS, MORE_LETTERS, PART, UNARY
-from tests.e2e.standing import Standing, inspect, standing, wait_idle
+from tests.e2e.standing import ROADS, Standing, inspect, standing, wait_idle
 from transport.context import Context
 from transport.payload import Encoded
 
@@ -23,9 +23,11 @@ MIB = 1 << 20
 both = pytest.mark.parametrize("codec", ["msgpack", "json"])
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[Standing]:
-    with standing(NodeSpec(engines=[PART, UNARY, ECHO, LETTERS, MORE_LETTERS])) as found:
+@pytest.fixture(scope="module", params=ROADS)
+def node(request: pytest.FixtureRequest) -> Iterator[Standing]:
+    with standing(
+        NodeSpec(engines=[PART, UNARY, ECHO, LETTERS, MORE_LETTERS]), request.param
+    ) as found:
         yield found
 
 
