@@ -156,8 +156,8 @@ class Connections:
         if len(self._by_subject) >= MOST:
             raise RemoteProtocolError(f"{MOST} nodes are connected already, {address} is one more")
         found = self._by_subject[subject] = HomeConnection(self, subject, address, home)
-        name = f"dial {address}"
-        self.streams.start(found.dial(), name)
+        self.streams.start(found.dial(), f"dial {address}")
+        self.streams.runtime.plan_tick()
         return found
 
     def forget(self, connection: HomeConnection) -> None:

@@ -33,6 +33,9 @@ from transport.wire.plain import around, error_item, final, plain_of
 
 #: How long a requester may take to close its side after our last word, in seconds.
 LINGER: Final = 10.0
+#: Bytes that an engine may be ahead of its requester's socket, but for one larger item: what a slow
+#: reader leaves lying here is bounded by this.
+WINDOW: Final = 2 << 20
 #: An adapter's own error item is followed by this type of EngineError: it has been told already.
 _TOLD: Final = "error item"
 
@@ -63,6 +66,7 @@ class ForeignStream(Stream):
     ) -> None:
         """``failure`` is what the requester is told instead of a stream."""
         super().__init__(streams, arrival, record)
+        arrival.window_bytes = min(arrival.window_bytes, WINDOW)
         self.codec = plain_of(arrival.codec)
         self._failure = failure
         self._link: FramedLink | None = None

@@ -269,8 +269,11 @@ class RelayedStream(Stream):
         self.drop(str(error)[:_REASON])
 
     def cut(self, error: CallHomeError) -> None:
-        """The connection is gone, and with it who wanted the stream."""
-        self.kill(f"the connection to its caller is lost: {error}"[:_REASON])
+        """The connection is gone, and with it who wanted the stream; or it never came to be."""
+        if self.opened:
+            self.kill(f"the connection to its caller is lost: {error}"[:_REASON])
+        else:
+            self.drop("its caller cannot be called home")
 
     def kill(self, reason: str) -> None:
         super().kill(reason)

@@ -97,12 +97,13 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(tmp_path: Path, **settings: Any) -> AsyncIterator[Rig]:
+async def rig(tmp_path: Path, *, directory: str = "", **settings: Any) -> AsyncIterator[Rig]:
     """An ingress that knows no engine yet, and a requester connected to it."""
     async with AsyncExitStack() as stack:
         at = Rig(tmp_path, Settings(**settings), stack)
         ingress = IngressActor("127.0.0.1:0")
         ingress.discovery = at.known
+        ingress.directory = directory
         await stack.enter_async_context(running(at.spec("ingress"), ingress))
         at.ingress = ingress
         at.requester = await stack.enter_async_context(requester(ingress.reached))

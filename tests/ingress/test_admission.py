@@ -8,6 +8,12 @@ from typing import Any
 
 import pytest
 
+from actors import Settings
+from actors.cluster.entry import running
+from actors.errors import SpecError
+from actors.ingress.actor import IngressActor
+from actors.kernel.stage import StageError
+from actors.messages import Inspect
 from tests.ingress.engines import Chat, Held, echo
 from tests.ingress.rig import rig
 from tests.waiting import TICK, wait_until
@@ -195,3 +201,82 @@ async def test_a_wait_for_a_place_ends_with_the_deadline(tmp_path: Path) -> None
         await at.idle()
         engine: Any = at.engines[0].handler.engine
         assert len(engine.begun) == 1
+
+
+async def test_conformance_10_an_engine_that_refuses_is_an_error_prologue(tmp_path: Path) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(Held, capacity=1, queue=0)
+        first = await (await at.requester.ask(path, {})).half()
+        await first.frame()
+        answer = await (await at.requester.ask(path, {})).answer()
+        assert "0 queue places of engine-0 are taken" in answer.prologue["error"]
+        assert answer.prologue["typed_error"]["class"] == "CapacityExhausted"
+        assert not answer.items
+        assert not answer.sentinel
+        first.close()
+        await at.idle()
+        answer = await (await at.requester.ask(path, None, body=b"\xc1")).answer()
+        assert answer.prologue["error"]
+        await at.idle()
+        assert at.errors == {"generate": 1, "deserialization": 1}
+
+
+async def test_what_an_ingress_tells_of_itself(tmp_path: Path) -> None:
+    async with rig(tmp_path) as at:
+        path = await at.engine(Held)
+        half = await (await at.requester.ask(path, {"before": 1})).half()
+        await half.frame()
+        await at.requester.ask("nothing/here", {})
+        (found,) = [each async for each in at.ingress.inspect(Inspect())]
+        assert found["in_flight"] == 1
+        assert found["queued"] == 0
+        assert found["capacity"] == 10_000
+        assert found["endpoints"] == 1
+        assert found["via"] == at.ingress.reached == at.ingress.facts()["via"]
+        assert found["counters"]["requests"] == 2
+        assert found["counters"]["refused"] == 1
+        half.close()
+        await at.idle()
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "told"),
+    [
+        ("127.0.0.1:0", "", "127.0.0.1:"),
+        ("0.0.0.0:0", "10.9.8.7", "10.9.8.7:"),
+        ("127.0.0.1:0", "node.example:7400", "node.example:7400"),
+        ("127.0.0.1:0", "node.example:0", "node.example:"),
+        ("127.0.0.1:0", "[::1]:7400", "[::1]:7400"),
+        ("127.0.0.1:0", "::1", "[::1]:"),
+    ],
+)
+async def test_what_other_nodes_are_told(
+    tmp_path: Path, listen: str, advertise: str, told: str
+) -> None:
+    spec = {"run": str(tmp_path), "name": "in", "role": "actor", "settings": Settings().to_dict()}
+    async with running(spec, IngressActor(listen, advertise)) as (actor, _):
+        assert isinstance(actor, IngressActor)
+        assert actor.reached.startswith(told)
+        assert not actor.reached.endswith(":0")
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "named"),
+    [
+        ("nowhere", "", "listen"),
+        ("192.0.2.1:0", "", "listen"),
+        ("127.0.0.1:0", "0.0.0.0", "advertise"),
+        ("127.0.0.1:0", "no host", "advertise"),
+    ],
+)
+async def test_a_setting_that_cannot_be(
+    tmp_path: Path, listen: str, advertise: str, named: str
+) -> None:
+    spec = {"run": str(tmp_path), "name": "in", "role": "actor", "settings": Settings().to_dict()}
+    with pytest.raises((SpecError, StageError)) as caught:
+        async with running(spec, IngressActor(listen, advertise)):
+            pass
+    error: BaseException = caught.value
+    error = error.cause if isinstance(error, StageError) else error
+    assert isinstance(error, SpecError)
+    assert named in str(error)

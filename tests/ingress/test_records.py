@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -115,3 +116,15 @@ async def test_records_are_withdrawn_before_streams_end(tmp_path: Path) -> None:
         await at.ingress.on_stop()
         end = await home.ended(stream)
         assert end.error is not None
+
+
+async def test_records_stand_in_a_directory_while_the_ingress_lives(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    async with rig(tmp_path, directory=str(shared)) as at:
+        path = await at.engine(echo)
+        folder = shared / "v1" / "instances"
+        await wait_until(lambda: folder.exists() and any(folder.iterdir()))
+        (file,) = folder.iterdir()
+        record = read_record(json.loads(file.read_text()))
+        assert record.via == f"{at.ingress.reached}/{path}"
+    assert list(folder.iterdir()) == []
