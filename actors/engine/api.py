@@ -19,7 +19,7 @@ from actors.kernel.responses import DuplexStream, ResponseStream
 from actors.kernel.runtime import Runtime
 from actors.kernel.served import Served
 from transport.context import Context
-from transport.errors import Cancelled
+from transport.errors import CallHomeError, Cancelled
 from transport.shm.frames import Frames
 from transport.wire.adapter import PayloadAdapter
 
@@ -140,23 +140,21 @@ class RequestStream(Generic[Q]):
                 raise Cancelled(f"{stream.open.target}: the request was cut: {reason}")
             await stream.wait_feed()
         queued = stream.feed_queue.popleft()
-        if isinstance(queued, bytes):
-            stream.feed_taken(len(queued))
-            if self._adapter is not None:
-                adapted: Q = self._adapter.decode(queued)
-                return adapted
-            item = self._runtime.decode(queued, [], stream.codec)
-        else:
-            payload, handles, size = queued
-            stream.feed_taken(size)
+        payload, handles, size = (queued, [], len(queued)) if isinstance(queued, bytes) else queued
+        stream.feed_taken(size)
+        if self._adapter is not None and not handles:
+            adapted: Q = self._adapter.decode(payload)
+            return adapted
+        try:
             if self._adapter is not None:
                 self._runtime.drop(handles)
-                error = bytes_only(stream.open.target)
-                stream.serving.break_feed(stream, error)
-                raise error
-            item = self._runtime.decode(payload, handles, stream.codec)
-        found: Q = item
-        return found
+                raise bytes_only(stream.open.target)
+            item: Q = self._runtime.decode(payload, handles, stream.codec)
+        except CallHomeError as error:
+            # The handler may go on reading, but it shall not take the rest for the whole.
+            stream.serving.break_feed(stream, error)
+            raise
+        return item
 
 
 class _Base:

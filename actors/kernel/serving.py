@@ -223,6 +223,7 @@ class Serving:
         kill.
         """
         stream.verdict = error
+        stream.feed_ended = False
         stream.context.kill(str(error))
 
     def _stop(self, sender: int, m: Stop) -> None:
@@ -273,7 +274,11 @@ class Serving:
         return self.runtime.decode(stream.open.payload, stream.open.handles, stream.codec)
 
     def drop_feed(self, stream: Served) -> None:
-        """Give back what request items hold that nobody will take."""
+        """Give back what request items hold that nobody will take; a request that had ended with
+        them has no clean end any more.
+        """
+        if stream.feed_queue:
+            stream.feed_ended = False
         self.runtime.drop_items(stream.feed_queue)
 
     def end(self, stream: Served, error: BaseException | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from actors import Annotated, Context, RequestStream, bidirectional
+from actors.errors import DecodeError
 from actors.messages import Accept, Feed, FeedEnd, Items
 from tests.engine.plain import both, read, rig, write
 from tests.waiting import wait_until
@@ -54,6 +55,41 @@ async def test_conformance_09_request_items_are_bare(tmp_path: Path, codec: str)
         found, end = await at.ended(stream)
         assert end.error is None
         assert [read(data, codec) for data in found] == [{"data": item} for item in sent]
+
+
+@both
+@pytest.mark.parametrize("count", [2, 3])
+async def test_a_request_item_that_is_none_is_never_read_over(
+    tmp_path: Path, codec: str, count: int
+) -> None:
+    ends: list[str] = []
+
+    @bidirectional
+    async def careless(requests: RequestStream[Any], ctx: Context) -> AsyncIterator[Any]:
+        try:
+            while True:
+                try:
+                    yield await anext(requests)
+                except DecodeError:
+                    ends.append("decode")
+                except StopAsyncIteration:
+                    ends.append("whole")
+                    return
+        finally:
+            ends.append(ctx.reason[:4])
+
+    async with rig(tmp_path, careless) as at:
+        stream = at.open(codec, b"", many=True)
+        await wait_until(lambda: at.home.got(Accept, stream))
+        payloads = [write(1, codec), b"\xc1", write(2, codec)][:count]
+        at.home.send(at.actor.address, Feed(stream, 0, payloads))
+        at.home.send(at.actor.address, FeedEnd(stream, count))
+        payloads, end = await at.ended(stream)
+        assert [read(data, codec) for data in payloads] in ([], [{"data": 1}])
+        assert end.error is not None
+        assert end.error[0] == "payload.decode"
+        await wait_until(lambda: len(ends) == 2)
+        assert ends[0] == "decode"  # and not "whole", though the request had ended
 
 
 async def test_bytes_survive_under_msgpack_and_tuples_are_lists(tmp_path: Path) -> None:
