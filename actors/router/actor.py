@@ -39,7 +39,7 @@ from actors.router.policy import POLICIES, Policy
 from actors.router.relay import Plane, Relay
 from actors.router.remote import RemoteDispatch
 from transport.bus.address import Address
-from transport.errors import RemoteProtocolError, shown, to_wire
+from transport.errors import LocalProtocolError, RemoteProtocolError, shown, to_wire
 
 #: Longest name, in characters, that a known endpoint could be meant by.
 _LONGEST = 256
@@ -191,8 +191,11 @@ class RouterActor(Actor):
         self.occupancy.book(worker, m.home, m.stream)
         try:
             self._dispatch(m, worker.record)
-        except CallHomeError as error:
+        except Exception as error:
             self.occupancy.unbook(m.home, m.stream)
+            if not isinstance(error, CallHomeError):
+                self._refuse(m, LocalProtocolError(f"{m.target}: {self.name} failed: {error}"))
+                raise  # a bug: it is logged
             self._refuse(m, error)
 
     def _dispatch(self, m: Open, worker: Record) -> None:
@@ -292,6 +295,7 @@ class RouterActor(Actor):
             "capacity": None,
             "workers": workers,
             "ways": self._remote.ways(),
+            "net": self._plane.statistics(),
             "peers": self.peers.states(),
         }
 

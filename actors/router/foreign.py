@@ -15,7 +15,7 @@ from actors.router.relay import Plane
 from actors.router.sockets import SocketRelay
 from transport.bus.address import Address
 from transport.callhome.framed import FramedLink
-from transport.errors import EncodeError
+from transport.errors import EncodeError, RemoteProtocolError
 from transport.wire.envelope import TCP, Envelope, Info, pack_envelope
 from transport.wire.framing import pack_head
 from transport.wire.plain import base_of, plain_of, transcode
@@ -49,6 +49,8 @@ class ForeignDispatch:
         self._send(open, worker, b"")
 
     def _send(self, open: Open, worker: Record, payload: bytes) -> None:
+        if not all(type(each) is str for each in (*open.metadata, *open.metadata.values())):
+            raise RemoteProtocolError(f"{open.target}: metadata maps text to text")
         address, _, path = worker.via.partition("/")
         relay = SocketRelay(self._plane, open, worker)
         self._plane.begin(relay)

@@ -270,6 +270,7 @@ class MuxRelay(Relay):
         if m.error is not None:
             self.plane.failed(read_error(m.error))
         self._pass_on(End(self.stream, m.total, m.error), 64 if m.error is None else 2048)
+        self.plane.runtime.port.hurry()
 
     def feed_credit(self, m: FeedCredit) -> None:
         """The engine has room for more of the request."""
@@ -297,8 +298,11 @@ class Gateway:
         self.expected: Expected | None = None
         self.relays: dict[int, MuxRelay] = {}
         self._late: OrderedDict[int, str] = OrderedDict()
-        plane.checks.append(self._check)
-        plane.closers.append(self.close)
+
+    @property
+    def idle(self) -> bool:
+        """There is no connection, and nobody waits for one."""
+        return not self.relays and self.connection is None and self.expected is None
 
     @property
     def reached(self) -> str:
@@ -378,8 +382,10 @@ class Gateway:
                 )
             )
 
-    def _check(self, now: float) -> bool:
-        return self.connection is not None and self.connection.check(now)
+    def check(self, now: float) -> None:
+        """The coarse timer: pings, and whether they are answered."""
+        if self.connection is not None:
+            self.connection.check(now)
 
     def close(self, reason: str) -> None:
         """The router stops; its streams have been ended before."""

@@ -94,6 +94,7 @@ class Relay:
                 told = to_wire(error)
             count = self.items if total is None else total
             self.to_home(End(self.stream, count, told), size=64 if told is None else 2048)
+            self.plane.runtime.port.hurry()
 
     # What the worker is told. Each road has its own way.
 
@@ -166,6 +167,8 @@ class Plane:
         self._tasks = tasks
         self._settled = settled
         self._dirty: list[Relay] = []
+        #: Somebody may dial in from now on, and must not stay silent for ever.
+        self._begun = False
         runtime.timers.append(self._check)
         runtime.port.before_flush.append(self._collect)
 
@@ -218,6 +221,7 @@ class Plane:
         if not peers.watch(relay.home):
             raise ActorDead(f"the caller {relay.home} died: {peers.death(relay.home) or GONE}")
         self.relays[relay.key] = relay
+        self._begun = True
         self.runtime.plan_tick()
 
     def forget(self, relay: Relay) -> bool:
@@ -259,10 +263,14 @@ class Plane:
         for relay in list(self.waiting.values()):
             if now >= relay.deadline:
                 relay.overdue()
-        busy = bool(self.waiting)
+        busy = self._begun
         for check in self.checks:
             busy = check(now) or busy
         return busy
+
+    def statistics(self) -> dict[str, int]:
+        """The counters of this router's sockets; empty while it has none."""
+        return self.net.statistics() if "net" in self.__dict__ else {}
 
     async def close(self, reason: str) -> None:
         """The router stops: homes and workers are told."""

@@ -18,13 +18,14 @@ from actors.router.gateway import Gateway, MuxRelay
 from actors.router.occupancy import Place, place_of
 from actors.router.relay import TOMBSTONE, Plane
 from transport.bus.address import Address
-from transport.errors import ConnectionLost
+from transport.errors import ConnectionLost, RemoteProtocolError
 from transport.wire.envelope import MUX, Envelope, Info, pack_envelope
 from transport.wire.framing import pack_head
 
 #: A request of up to this many bytes travels in its envelope; a larger one, and one with arrays,
 #: over the connection on which its answers come.
 _IN_ENVELOPE: Final = 1 << 20
+_TEXTS: Final = frozenset({str})
 #: Stands in the envelope for a request that comes over the connection.
 _NIL: Final = b"\xc0"
 
@@ -60,6 +61,8 @@ class RemoteDispatch:
         self._plane = plane
         self._gateways: dict[str, Gateway] = {}
         self._tombs = Tombs()
+        plane.checks.append(self._check)
+        plane.closers.append(self._close)
         self._incarnation = f"{plane.runtime.address.incarnation:x}"
         self._in_envelope = min(_IN_ENVELOPE, plane.runtime.settings.max_message // 2)
         self._next = 1
@@ -87,6 +90,17 @@ class RemoteDispatch:
         self._tombs.check(worker)
         self._plane.runtime.drop(open.handles)
         self._send(open, worker, None)
+
+    def _check(self, now: float) -> bool:
+        for gateway in list(self._gateways.values()):
+            gateway.check(now)
+            if gateway.idle:
+                del self._gateways[gateway.address]
+        return bool(self._gateways)
+
+    def _close(self, reason: str) -> None:
+        for gateway in self._gateways.values():
+            gateway.close(reason)
 
     def _send(self, open: Open, worker: Record, request: Outgoing | None) -> None:
         address, _, path = worker.via.partition("/")
@@ -122,6 +136,8 @@ class RemoteDispatch:
             "stream": number,
         }
         metadata = dict(open.metadata)
+        if not _TEXTS.issuperset(map(type, (*metadata, *metadata.values()))):
+            raise RemoteProtocolError(f"{open.target}: metadata maps text to text")
         if open.remaining is not None:
             metadata["x-callhome-remaining"] = f"{open.remaining:.3f}"
         metadata["x-callhome-window"] = f"{open.window_items},{open.window_bytes}"

@@ -181,6 +181,14 @@ async def test_b124_only_one_half_was_dialled(tmp_path: Path) -> None:
         assert await request.rest() == [KILL]
 
 
+async def test_conformance_23_a_cut_input_is_no_clean_end(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker), chat(here, worker) as (stream, request, response):
+        request.abort()
+        response.close()  # a worker whose input breaks off ends so
+        with pytest.raises(ConnectionLost, match="was cut"):
+            await anext(stream)
+
+
 async def test_a_worker_that_speaks_on_the_socket_of_the_request(tmp_path: Path) -> None:
     async with rig(tmp_path) as (here, worker), chat(here, worker) as (stream, request, response):
         request.send(frame(b"", b"what"))
