@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 from collections.abc import Iterator
 
@@ -239,3 +240,48 @@ async def test_a_reset_is_handed_through_and_close_is_silent() -> None:
         peer.close()
         await wait_until(lambda: net.links == set())
         assert (came.frames, came.ends) == ([], [])
+
+
+async def test_large_frames_are_gathered_whole_between_small_ones() -> None:
+    draw = random.Random(5)
+    sizes = (1, 200_000, 300_000, 5, 3_000_000, 1_000_000, 0, 700_000)
+    sent = [(draw.randbytes(draw.randrange(40)) or b"h", draw.randbytes(size)) for size in sizes]
+    with a_net() as net:
+        one, two = sockets()
+        left, right = FramedLink(Link(net, one)), FramedLink(Link(net, two))
+        came = Frames(right)
+        for _ in range(2):
+            for header, body in sent:
+                left.send(header, body)
+        assert await came.wait(16) == sent * 2
+        left.end_write()
+        assert await came.wait_end() is None
+
+
+async def test_a_large_frame_that_is_cut_is_a_loss() -> None:
+    with a_net() as net, framed_pair(net, 8 << 20) as (framed, peer):
+        came = Frames(framed)
+        peer.send(frame(b"one") + pack_head(0, 4 << 20) + bytes(1000))
+        await came.wait(1)
+        with pytest.raises(LocalProtocolError):
+            framed.detach()
+        peer.close()
+        assert isinstance(await came.wait_end(), ConnectionLost)
+        assert came.frames == [(b"one", b"")]
+
+
+async def test_two_links_gather_large_frames_at_the_same_time() -> None:
+    bodies = [bytes([number]) * 2_000_000 for number in (1, 2)]
+    with (
+        a_net() as net,
+        framed_pair(net, 8 << 20) as (one, a),
+        framed_pair(net, 8 << 20) as (two, b),
+    ):
+        came = [Frames(one), Frames(two)]
+        whole = [frame(b"", body) for body in bodies]
+        loop = asyncio.get_running_loop()
+        for at in range(0, len(whole[0]), 100_000):
+            await loop.sock_sendall(a, whole[0][at : at + 100_000])
+            await loop.sock_sendall(b, whole[1][at : at + 100_000])
+        for each, body in zip(came, bodies, strict=True):
+            assert await each.wait(1) == [(b"", body)]

@@ -14,6 +14,9 @@ from transport.wire.framing import LIMIT, FrameReader, frame, pack_head
 
 Frame = Callable[[bytes, bytes], None]
 
+#: A frame that lacks more bytes than this is read straight to its place.
+_LARGE: Final = 256 * 1024
+
 
 class FramedLink:
     """A link that is read in frames; made by a dialer or by whoever takes what a listener accepted.
@@ -43,7 +46,7 @@ class FramedLink:
         self._held: deque[tuple[bytes, bytes]] = deque()
         self._frame: Frame | None = None
         self._ended: Ended | None = None
-        self._paused = False
+        self._paused = self._filling = False
 
     @property
     def local(self) -> str:
@@ -91,14 +94,33 @@ class FramedLink:
         if not self._paused:
             if self._first:
                 first, self._first = self._first, b""
-                self._held.extend(self._reader.feed(first))
-            self._hand_on()
+                self._received(first)
+            else:
+                self._hand_on()
             if not self._paused and self._frame is not None:
                 self.link.resume()
 
     def _received(self, data: Buffer) -> None:
         self._held.extend(self._reader.feed(data))
+        large = self._reader.take(_LARGE)
+        if large is not None:
+            self._gather(*large)
         self._hand_on()
+
+    def _gather(self, begun: bytearray, size: int) -> None:
+        """Read what a large frame lacks straight behind what came of it, then take it whole."""
+        net, self._filling = self.link.net, True
+        room = net.borrow_room(size)
+        view = memoryview(room)[:size]
+        view[: len(begun)] = begun
+
+        def filled() -> None:
+            self._filling = False
+            self._held.extend(self._reader.feed(view))
+            net.return_room(room)
+            self._hand_on()
+
+        self.link.read_into(view[len(begun) :], filled)
 
     def _hand_on(self) -> None:
         held = self._held
@@ -123,10 +145,10 @@ class FramedLink:
         """Give up the link for another reader: it, and the bytes that came and were not handed on.
 
         Nothing is read until that reader starts. Raises LocalProtocolError when a fault of the peer
-        has been read already.
+        has been read already, or half of a large frame.
         """
-        if self._reader.fault is not None:
-            raise LocalProtocolError("a link cannot be handed on behind a fault of its peer")
+        if self._reader.fault is not None or self._filling:
+            raise LocalProtocolError("a link cannot be handed on in a frame or behind a fault")
         rest = self._first + b"".join(frame(*each) for each in self._held) + self._reader.rest()
         self._held.clear()
         self._first, self._frame, self._ended = b"", None, None

@@ -33,8 +33,9 @@ _KINDS: Final = 256
 _LOOK: Final = 1.0
 #: Seconds without any acknowledgement, while bytes are under way, after which a peer is gone.
 SILENT: Final = 5.0
-#: Unanswered questions whether a full peer has room again, after which it is gone.
-_PROBES: Final = 4
+#: Unanswered questions whether a full peer has room again, after which it is gone. The system asks
+#: ever more rarely, so this takes about three times as long as the peer has been full.
+_PROBES: Final = 2
 
 _INFO: Final = Struct("8B24I")
 
@@ -54,6 +55,7 @@ class Net:
         self.counters: dict[str, int] = {}
         """How often each thing out of the ordinary has happened, by its short name."""
         self.bytes_in = self.bytes_out = self.reads = self.writes = 0
+        self._room = bytearray()
         self._dirty: list[Link] = []
         self._unsure: set[Link] = set()
         self._looking: asyncio.TimerHandle | None = None
@@ -91,6 +93,19 @@ class Net:
             "reads": self.reads,
             "writes": self.writes,
         }
+
+    def borrow_room(self, size: int) -> bytearray:
+        """Memory of at least ``size`` bytes to gather a large frame in; for links.
+
+        One is kept, since fresh memory costs as much as the copy into it.
+        """
+        room, self._room = self._room, bytearray()
+        return room if len(room) >= size else bytearray(size)
+
+    def return_room(self, room: bytearray) -> None:
+        """Give it back when the frame has been taken out."""
+        if len(room) > len(self._room):
+            self._room = room
 
     def plan_flush(self, link: Link) -> None:
         """Flush ``link`` at the end of this tick; for links."""

@@ -95,6 +95,17 @@ class Reader(ABC, Generic[_Frame]):
         """What came in and belongs to no returned frame, for whoever reads on in another way."""
         return bytes(self._pending)
 
+    def take(self, least: int) -> tuple[bytearray, int] | None:
+        """A frame that has begun and lacks at least ``least`` bytes: what came of it, and the size
+        that it will have at least.
+
+        The caller gathers it and feeds it whole; nothing else may be fed before. None for less.
+        """
+        if not self._pending or self._need - len(self._pending) < least:
+            return None
+        begun, self._pending = self._pending, bytearray()
+        return begun, self._need
+
     def eof(self) -> None:
         """The peer has ended its side; raises RemoteProtocolError in the middle of a frame."""
         if self.fault is not None:
