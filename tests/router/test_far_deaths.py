@@ -1,0 +1,141 @@
+"""Processes of two nodes that are killed or freeze with 50 streams open between them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from actors import Client, Cluster, EngineSpec, NodeSpec, ResponseStream
+from actors.errors import CallHomeError, ConnectionLost, PeerLost
+from tests.e2e.standing import FarClient, FarCluster
+from tests.e2e.watching import Trace, inspect, kill
+from tests.waiting import TICK, wait_until
+
+SLOW, OTHER = "t.slow.go", "t.brisk.go"
+ENGINES = "tests.e2e.cancel_engines"
+COUNT = 50
+#: How soon callers hear of a death and of a node that is cut off, in seconds.
+TOLD, CUT_OFF = 10 * TICK, 55 * TICK
+
+
+@asynccontextmanager
+async def nodes(trace: Trace) -> AsyncIterator[tuple[Cluster, Client]]:
+    """Two engines on node ``b``, a client on node ``a``."""
+    spec = NodeSpec(
+        engines=[
+            EngineSpec(SLOW, f"{ENGINES}:Slow", args={"trace": trace.path}),
+            EngineSpec(OTHER, f"{ENGINES}:Brisk"),
+        ]
+    )
+    async with FarCluster(spec) as cluster, cluster.client() as client:
+        yield cluster, client
+
+
+async def open_all(client: Client, trace: Trace) -> list[ResponseStream]:
+    """All streams, each with two items taken."""
+    streams = [client.stream(SLOW, {"items": 2, "tag": number}) for number in range(COUNT)]
+    for stream in streams:
+        await stream.__aenter__()
+    assert [await anext(stream) for stream in streams] == [0] * COUNT
+    assert [await anext(stream) for stream in streams] == [1] * COUNT
+    await trace.until("sent", COUNT)
+    return streams
+
+
+async def ends(streams: list[ResponseStream]) -> list[tuple[CallHomeError, float]]:
+    """The error behind each stream's items, and when it came."""
+
+    async def end(stream: ResponseStream) -> tuple[CallHomeError, float]:
+        with pytest.raises(CallHomeError) as caught:
+            await anext(stream)
+        return caught.value, time.monotonic()
+
+    return await asyncio.gather(*map(end, streams))
+
+
+async def no_permits(client: Client) -> None:
+    async def none() -> bool:
+        return (await inspect(client, "router")).get("in_flight") == 0
+
+    await wait_until(none, what="all permits are back")
+
+
+async def answers(client: Client, endpoint: str) -> None:
+    """Wait until an endpoint on the other node serves (again)."""
+
+    async def served() -> bool:
+        try:
+            request = {"wait": 0.0} if endpoint == SLOW else {"items": 1}
+            await client.call(endpoint, request, timeout=10 * TICK)
+        except CallHomeError:
+            return False
+        return True
+
+    await wait_until(served, 100 * TICK, f"{endpoint} answers")
+
+
+def pid(client: Client, name: str) -> int:
+    """The process of an actor of node ``b``."""
+    return client.ref(name).address.pid
+
+
+@pytest.mark.parametrize("who", ["ingress", SLOW])
+async def test_a_killed_process_of_the_other_node(tmp_path: Path, who: str) -> None:
+    trace = Trace(tmp_path)
+    async with nodes(trace) as (_, client):
+        streams = await open_all(client, trace)
+        victim = pid(client, who)
+        kill(victim)
+        died = time.monotonic()
+        for error, when in await ends(streams):
+            assert isinstance(error, ConnectionLost)
+            assert when - died < TOLD
+            if who == SLOW:
+                assert str(victim) in str(error)
+            else:
+                assert "after 2 items" in str(error)
+        await no_permits(client)
+        if who == "ingress":  # the engine is told that nobody waits for its streams
+            await trace.until("cancelled", COUNT)
+        await answers(client, OTHER)
+        await answers(client, SLOW)
+        await no_permits(client)
+
+
+async def test_a_killed_router(tmp_path: Path) -> None:
+    trace = Trace(tmp_path)
+    async with nodes(trace) as (_, client):
+        assert isinstance(client, FarClient)
+        streams = await open_all(client, trace)
+        kill(pid(client, "router"))
+        died = time.monotonic()
+        for error, when in await ends(streams):
+            assert isinstance(error, PeerLost)
+            assert when - died < TOLD
+        await trace.until("cancelled", COUNT)
+        await answers(client, SLOW)
+        await no_permits(client)
+
+
+async def test_a_node_that_answers_no_more_as_with_a_cut_cable(tmp_path: Path) -> None:
+    trace = Trace(tmp_path)
+    async with nodes(trace) as (_, client):
+        streams = await open_all(client, trace)
+        ingress = pid(client, "ingress")
+        kill(ingress, signal.SIGSTOP)
+        stopped = time.monotonic()
+        try:
+            for error, when in await ends(streams):
+                assert isinstance(error, ConnectionLost)
+                assert when - stopped < CUT_OFF
+            await no_permits(client)
+        finally:
+            kill(ingress, signal.SIGCONT)
+        await trace.until("cancelled", COUNT)
+        await answers(client, SLOW)
