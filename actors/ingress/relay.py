@@ -177,8 +177,9 @@ class RelayedStream(Stream):
             return
         if size <= _SEVERAL:
             mux.send(Items(self.remote, m.first, payloads), size)
-            return
-        self._spread(m)
+        else:
+            self._spread(m)
+        self.streams.hurry(mux)
 
     def _spread(self, m: Items) -> None:
         """Many bytes at once: what is large goes as a body, what is small in messages of a bounded
@@ -251,8 +252,10 @@ class RelayedStream(Stream):
         self._tell_home(FeedCredit(self.remote, m.items, m.bytes))
 
     def _tell_home(self, message: Message) -> None:
-        if self.connection.mux is not None:
-            self.connection.mux.send(message)
+        mux = self.connection.mux
+        if mux is not None:
+            mux.send(message)
+            self.streams.hurry(mux)
 
     # --- ends
 

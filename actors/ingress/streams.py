@@ -22,6 +22,7 @@ from actors.messages import Accept, End, FeedCredit, Item, Items, Kill, Open, Re
 from actors.metrics import Counters
 from transport.bus.address import Address
 from transport.callhome.link import Net
+from transport.callhome.mux import MuxConnection
 from transport.errors import (
     CallHomeError,
     Cancelled,
@@ -226,8 +227,9 @@ class Streams:
         self._running: set[asyncio.Task[None]] = set()
         #: Called with each stream that leaves the table: its place is free.
         self.when_left: Callable[[Stream], None] = lambda stream: None
-        #: Collectors of what goes out with this tick's batch.
-        self.dirty: list[Callable[[], None]] = []
+        #: Collectors of what goes out with this tick's batch, and connections to be flushed.
+        self._dirty: list[Callable[[], None]] = []
+        self._hurried: set[MuxConnection] = set()
         self._next = FIRST
         self._own: dict[type, Callable[[int, Any], None]] = {}
         self._take(Accept, self._accept)
@@ -329,15 +331,27 @@ class Streams:
             stream.feed_credit(m)
 
     def _collect(self) -> None:
-        if self.dirty:
-            dirty, self.dirty = self.dirty, []
+        if self._dirty:
+            dirty, self._dirty = self._dirty, []
             for collect in dirty:
                 collect()
+        if self._hurried:
+            hurried, self._hurried = self._hurried, set()
+            for mux in hurried:
+                mux.flush()
 
     def mark(self, collect: Callable[[], None]) -> None:
         """Call ``collect`` before this tick's messages leave."""
-        self.dirty.append(collect)
+        self._dirty.append(collect)
         self.runtime.port.plan_flush()
+
+    def hurry(self, mux: MuxConnection) -> None:
+        """Send what was said on a connection at the end of the burst that it came with, instead of
+        a turn of the loop later.
+        """
+        if mux not in self._hurried:
+            self._hurried.add(mux)
+            self.runtime.port.plan_flush()
 
     def _down(self, address: Address, reason: str) -> None:
         """An engine is gone, behind everything that it had sent."""
