@@ -62,6 +62,21 @@ class FarClient(Client):
         return self._far.records()
 
 
+class FarCluster(Cluster):
+    """Two nodes: clients are on ``a``, the engines of ``spec`` on ``b``."""
+
+    def __init__(self, spec: NodeSpec) -> None:
+        super().__init__(on_road(spec, "nodes"))
+
+    def client(self, *arguments: Any, **options: Any) -> Client:
+        return FarClient(self.name, Settings.load())
+
+
+def cluster_on(spec: NodeSpec, road: str) -> Cluster:
+    """A cluster in which the engines of ``spec`` are called by that road."""
+    return Cluster(spec) if road == "node" else FarCluster(spec)
+
+
 def on_road(spec: NodeSpec, road: str) -> list[NodeSpec]:
     """The nodes of a cluster in which ``spec`` is called by that road."""
     if road == "node":

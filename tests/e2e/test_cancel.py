@@ -13,6 +13,7 @@ from actors import Client, Cluster, EngineSpec, NodeSpec, RouterSpec
 from actors.cluster.spec import ActorSpec
 from actors.errors import Cancelled, DeadlineExceeded, LocalProtocolError
 from tests.e2e.cancel_engines import Work
+from tests.e2e.standing import cluster_on
 from tests.e2e.watching import Trace, inspect, kill, program, wait_idle
 from tests.waiting import TICK, wait_until
 
@@ -30,10 +31,10 @@ def node(trace: Trace, *, capacity: int = 64, queue: int = 1024, replicas: int =
 
 @pytest.mark.parametrize("kind", ["leave", "kill", "aclose", "task", "stop"])
 async def test_b84_a_cancel_before_the_first_item_reaches_the_handler(
-    tmp_path: Path, kind: str
+    tmp_path: Path, road: str, kind: str
 ) -> None:
     trace = Trace(tmp_path)
-    async with Cluster(node(trace)) as cluster, cluster.client() as client:
+    async with cluster_on(node(trace), road) as cluster, cluster.client() as client:
         got: list[object] = []
 
         async def read() -> None:
@@ -71,9 +72,11 @@ async def test_b84_a_cancel_before_the_first_item_reaches_the_handler(
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-async def test_b85_a_cancel_that_races_the_start_is_never_lost(tmp_path: Path, how: str) -> None:
+async def test_b85_a_cancel_that_races_the_start_is_never_lost(
+    tmp_path: Path, road: str, how: str
+) -> None:
     trace = Trace(tmp_path)
-    async with Cluster(node(trace)) as cluster, cluster.client() as client:
+    async with cluster_on(node(trace), road) as cluster, cluster.client() as client:
         for number in range(2000):
             stream = await client.stream(
                 SLOW, {"tag": number, "polite": how == "stop", "wait": 1.0}
@@ -97,9 +100,11 @@ async def test_b85_a_cancel_that_races_the_start_is_never_lost(tmp_path: Path, h
         assert await client.call(SLOW, {"wait": 0.0}) == "late"
 
 
-async def test_b85_a_task_cancelled_at_once_leaves_nothing_running(tmp_path: Path) -> None:
+async def test_b85_a_task_cancelled_at_once_leaves_nothing_running(
+    tmp_path: Path, road: str
+) -> None:
     trace = Trace(tmp_path)
-    async with Cluster(node(trace)) as cluster, cluster.client() as client:
+    async with cluster_on(node(trace), road) as cluster, cluster.client() as client:
         for number in range(500):
             call = asyncio.create_task(client.call(SLOW, {"tag": number, "wait": 1.0}))
             for _ in range(number % 4):
@@ -112,10 +117,10 @@ async def test_b85_a_task_cancelled_at_once_leaves_nothing_running(tmp_path: Pat
         assert trace.count("completed") == 0
 
 
-async def test_b87_cancels_overtake_a_full_wait_queue(tmp_path: Path) -> None:
+async def test_b87_cancels_overtake_a_full_wait_queue(tmp_path: Path, road: str) -> None:
     trace = Trace(tmp_path)
     spec = node(trace, capacity=1, queue=1000)
-    async with Cluster(spec) as cluster, cluster.client() as client:
+    async with cluster_on(spec, road) as cluster, cluster.client() as client:
         calls = [
             asyncio.create_task(client.call(SLOW, {"tag": n, "wait": 5.0}, request_id=f"call-{n}"))
             for n in range(1001)
@@ -169,9 +174,9 @@ async def test_b87_cancels_overtake_a_full_mailbox(tmp_path: Path) -> None:
         assert "500" not in trace.tags("started")
 
 
-async def test_b88_a_unary_call_ends_with_its_client(tmp_path: Path) -> None:
+async def test_b88_a_unary_call_ends_with_its_client(tmp_path: Path, road: str) -> None:
     trace = Trace(tmp_path)
-    async with Cluster(node(trace)) as cluster, cluster.client() as watcher:
+    async with cluster_on(node(trace), road) as cluster, cluster.client() as watcher:
         async with cluster.client() as client:
             call = asyncio.create_task(client.call(SLOW, {"wait": 10.0}))
             await trace.until("started")
@@ -190,9 +195,9 @@ async def test_b88_a_unary_call_ends_with_its_client(tmp_path: Path) -> None:
         assert trace.count("completed") == 0
 
 
-async def test_b90_a_deadline_reaches_calls_of_calls(tmp_path: Path) -> None:
+async def test_b90_a_deadline_reaches_calls_of_calls(tmp_path: Path, road: str) -> None:
     trace = Trace(tmp_path)
-    async with Cluster(nested(trace)) as cluster, cluster.client() as client:
+    async with cluster_on(nested(trace), road) as cluster, cluster.client() as client:
         began = time.monotonic()
         with pytest.raises(DeadlineExceeded, match=r"t\.outer\.go.*0\.5 s"):
             await client.call("t.outer.go", {}, timeout=0.5)
@@ -218,9 +223,9 @@ def nested(trace: Trace, replicas: int = 1) -> NodeSpec:
     )
 
 
-async def test_b91_an_abort_hits_exactly_the_request_it_names(tmp_path: Path) -> None:
+async def test_b91_an_abort_hits_exactly_the_request_it_names(tmp_path: Path, road: str) -> None:
     trace = Trace(tmp_path)
-    async with Cluster(node(trace, replicas=3)) as cluster, cluster.client() as client:
+    async with cluster_on(node(trace, replicas=3), road) as cluster, cluster.client() as client:
         ids = ["req-1", "req-10", "req-100"]
         calls = {
             each: asyncio.create_task(
