@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import actors
+from actors import dynamo
 from actors.config import Settings
 from tests.waiting import PATIENCE
 
@@ -21,6 +22,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 def test_every_setting_is_in_the_table() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     assert [name for name in Settings().to_dict() if f"`{name}`" not in text] == []
+
+
+def test_every_variable_of_dynamo_is_in_the_table() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    read = set(re.findall(r"DYN_[A-Z_]+[A-Z]", (ROOT / "actors" / "dynamo.py").read_text()))
+    assert read >= set(dynamo.SETTINGS)
+    assert [name for name in sorted(read) if f"`{name}" not in text] == []
 
 
 def test_every_public_name_is_in_the_index() -> None:
