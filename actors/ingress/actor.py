@@ -14,7 +14,7 @@ from actors.ingress.admission import Admission
 from actors.ingress.arrival import Arrival, read_arrival, transit
 from actors.ingress.connections import Connections
 from actors.ingress.foreign import ForeignStream
-from actors.ingress.records import Records, RecordsStream
+from actors.ingress.records import MOST, Records, RecordsStream
 from actors.ingress.relay import RelayedStream
 from actors.ingress.streams import Stream, Streams
 from actors.kernel.actor import Actor
@@ -222,6 +222,9 @@ class IngressActor(Actor):
         """A router wants to know what this node serves."""
         if not arrival.native or arrival.many:
             self._refuse(reply, f"{UNAVAILABLE}{RESERVED} is for nodes of callhome")
+            return
+        if len(self.records.streams) >= MOST:
+            self._refuse(reply, f"{OVERLOADED}{MOST} readers follow the records of this node")
             return
         try:
             stream = RecordsStream(self.records, arrival, self.connections.find(arrival.home))

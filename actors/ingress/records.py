@@ -22,6 +22,8 @@ from transport.wire.codec import encode
 from transport.wire.message import Message
 from transport.wire.stream import SendCredit
 
+#: Streams of records at the same time; each costs memory as long as its reader is slow.
+MOST: Final = 1024
 #: Records in the first item: it has to stay a small message.
 _FIRST: Final = 200
 
@@ -105,6 +107,7 @@ class RecordsStream:
         self._due: dict[str, dict[str, Any]] = {}
         self._ready = False
         connection.enter(self._remote, self)
+        records.streams.add(self)
 
     def ready(self) -> None:
         """The connection is up: the snapshot goes, what does not fit into it follows."""
@@ -126,11 +129,12 @@ class RecordsStream:
                 first.append(packed)
             else:
                 self._due[path] = {"added": packed}
-        self._records.streams.add(self)
         self._send()
 
     def tell(self, path: str, change: dict[str, Any]) -> None:
         """A record has changed."""
+        if not self._ready:
+            return  # it will be in the snapshot, or not
         self._due.pop(path, None)
         self._due[path] = change
         self._send()

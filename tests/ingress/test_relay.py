@@ -314,6 +314,27 @@ async def test_a_cancel_that_overtakes_its_request(tmp_path: Path, kind: Any) ->
         await at.idle()
 
 
+@pytest.mark.parametrize("kind", [Stop, Kill])
+async def test_a_cancel_reaches_what_waits_for_a_place(tmp_path: Path, kind: Any) -> None:
+    async with both(tmp_path, ingress_pool=1) as (at, home):
+        path = await at.engine(Held)
+        first = await home.ask(path, {"after": 1})
+        await home.until(Accept, first)
+        second, third = await home.ask(path, {}), await home.ask(path, {"after": 2})
+        await home.ask(path, None, body=b"\xc0", metadata={"x-callhome-body": "{}"}, reply=None)
+        assert at.ingress.admission.waiting == 2
+        home.send(kind(home.incarnation, second, "never mind"))
+        await wait_until(lambda: at.ingress.admission.waiting == 1)
+        assert home.got(End, second) == ([End(second, 0, None)] if kind is Stop else [])
+        engine: Any = at.engines[0].handler.engine
+        engine.gate.set()
+        assert (await home.ended(first)).total == 1
+        assert (await home.ended(third)).total == 2
+        assert len(engine.begun) == 2
+        await at.idle()
+        assert at.ingress.counters.refused == 1
+
+
 async def test_an_engine_that_stops_is_a_typed_end(tmp_path: Path) -> None:
     async with both(tmp_path) as (at, home):
         stream = await home.ask(await at.engine(Held), {"before": 2})
