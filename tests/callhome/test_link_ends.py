@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from tests.callhome.sockets import Heard, a_net, a_pair, read_all, read_exactly, reset, two_links
 from tests.waiting import TICK, wait_until
 from transport.callhome import link as link_module
-from transport.callhome.link import Link
 from transport.callhome.net import silence
 from transport.errors import ConnectionLost, RemoteProtocolError
 
@@ -204,18 +202,6 @@ async def test_closing_in_a_callback_stops_the_reading() -> None:
         assert len(calls) == 1
 
 
-async def test_a_net_waits_for_links_that_are_closing() -> None:
-    with a_net() as net, a_pair(net) as (link, peer):
-        link.write(bytes(4 << 20))
-        link.close()
-        reading = asyncio.ensure_future(read_all(peer))
-        closing = asyncio.ensure_future(net.wait_closed(5))
-        assert len(await reading) == 4 << 20
-        peer.close()
-        await closing
-        assert net.links == set()
-
-
 async def test_a_reader_that_merely_pauses_is_not_taken_for_dead() -> None:
     with a_net() as net:
         one, two = two_links(net)
@@ -242,39 +228,3 @@ async def test_a_silent_peer_ends_the_link(monkeypatch: pytest.MonkeyPatch) -> N
         error = await heard.wait_error()
         assert str(error) == f"connection with {link.peer} is lost: nothing is acknowledged"
         assert link not in net.links
-
-
-async def test_the_slow_look_forgets_links_whose_bytes_have_arrived(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("transport.callhome.net._LOOK", TICK / 10)
-    asked: list[Link] = []
-    examine = Link.examine
-
-    def counting(link: Link) -> bool:
-        asked.append(link)
-        return examine(link)
-
-    monkeypatch.setattr(Link, "examine", counting)
-    with a_net() as net:
-        one, two = two_links(net)
-        heard = Heard(two)
-        one.write(b"hello")
-        await heard.wait_bytes(5)
-        await wait_until(lambda: one in asked and net._looking is None)
-        assert net._unsure == set()
-
-
-async def test_complaints_are_counted_and_come_once_in_a_while(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with a_net() as net, caplog.at_level(logging.WARNING):
-        for number in range(100):
-            net.complain("some.thing", f"trouble {number}")
-        net.complain("other.thing", "other trouble")
-        assert [record.message for record in caplog.records] == ["trouble 0", "other trouble"]
-        assert net.counters == {"some.thing": 100, "other.thing": 1}
-        monkeypatch.setattr("transport.callhome.net._QUIET", 0.0)
-        net.complain("some.thing", "trouble again")
-        assert caplog.records[-1].message == "trouble again (and 99 more like this before it)"
-        assert net.statistics()["some.thing"] == 101

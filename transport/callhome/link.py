@@ -39,9 +39,9 @@ class Link:
     """
 
     __slots__ = (
-        "_blocked", "_broken", "_closed", "_dirty", "_drained", "_ended", "_ending", "_eof",
+        "_blocked", "_broken", "_closed", "_drained", "_ended", "_ending", "_eof",
         "_local", "_out", "_paused", "_pumping", "_reading", "_received", "_sock", "_straight",
-        "_timer", "closing", "net", "peer", "received",
+        "_timer", "closing", "dirty", "net", "peer", "received",
     )  # fmt: skip
 
     def __init__(self, net: Net, sock: socket.socket, peer: str = "") -> None:
@@ -61,7 +61,9 @@ class Link:
         self._straight = Straight()
         self._broken: CallHomeError | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._dirty = self._blocked = self._pumping = False
+        self.dirty = False
+        """Something was written in this tick and nobody has flushed it; for ``Net``."""
+        self._blocked = self._pumping = False
         self._reading = self._paused = self._eof = self._ending = self._closed = False
         net.links.add(self)
 
@@ -100,9 +102,7 @@ class Link:
         self._see_reader()
 
     def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """Call in a later turn of the loop as if bytes had come: not after the end, and what it
-        raises ends this link.
-        """
+        """Call in a later turn as if bytes had come: what it raises ends this link."""
         self.net.loop.call_soon(self._guarded, callback, arguments)
 
     def _guarded(self, callback: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -122,21 +122,21 @@ class Link:
         if self._ending or self._broken is not None or self._closed:
             return
         self._out.add(parts)
-        if not self._dirty and not self._blocked:
-            self._dirty = True
+        if not self.dirty and not self._blocked:
+            self.dirty = True
             self.net.plan_flush(self)
 
     def flush(self) -> None:
         """Send now what was written, instead of at the end of this tick."""
-        self._dirty = False
+        self.dirty = False
         if not self._blocked and not self._pumping and not self._closed:
             self._pump()
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call once when fewer than 64 KiB wait to be sent; never from within this call."""
         self._drained.append(callback)
-        if self.backlog < DRAINED and not self._dirty and not self._blocked and not self._pumping:
-            self._dirty = True
+        if self.backlog < DRAINED and not self.dirty and not self._blocked and not self._pumping:
+            self.dirty = True
             self.net.plan_flush(self)
 
     def end_write(self) -> None:
@@ -156,7 +156,7 @@ class Link:
         if self._ending:
             self._sent_all()
         elif self._drained:
-            self._dirty = True
+            self.dirty = True
             self.net.plan_flush(self)
 
     def _send_turn(self) -> None:
@@ -271,7 +271,7 @@ class Link:
                 return
             if count < full:
                 break  # nothing more there; what comes in this moment wakes us again
-        if self._dirty:
+        if self.dirty:
             self.flush()
 
     # The end

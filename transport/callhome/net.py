@@ -116,7 +116,8 @@ class Net:
     def _flush(self) -> None:
         dirty, self._dirty = self._dirty, []
         for link in dirty:
-            link.flush()
+            if link.dirty:
+                link.flush()
 
     def watch(self, link: Link) -> None:
         """Look after a link that has sent something, until all of it is acknowledged; for links.

@@ -129,7 +129,8 @@ class Reception:
         removed or this object is closed.
 
         Raises ConnectionLost when the instance was removed less than 5 s ago or there is no road to
-        ``toward``, SpecError when the setting of where to listen does not work.
+        ``toward``, RemoteProtocolError when that is no address, OutboxFull when too many are
+        awaited, SpecError when the setting of where to listen does not work.
         """
         address = self._address(toward)
         subject = self._register(
