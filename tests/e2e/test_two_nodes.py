@@ -1,6 +1,7 @@
-"""Two nodes and what may happen between them: a death on either side, a frozen peer, a cut cable.
+"""Two nodes and what may happen between them: the end of one, a frozen router, a cut cable.
 
-The ordinary streams of two nodes are in the other modules, where ``road`` is ``nodes``.
+The ordinary streams of two nodes are in the other modules, where ``road`` is ``nodes``; deaths of
+single processes are in ``tests.router.test_far_deaths``.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from actors import Client, Cluster, EngineSpec, NodeSpec, ResponseStream, connect
-from actors.errors import CallHomeError, ConnectionLost, PeerLost
+from actors.errors import CallHomeError, ConnectionLost, NoWorkers
 from tests.e2e.standing import cluster_on
 from tests.e2e.watching import Trace, inspect, kill, wait_idle
+from tests.ports import free_address
 from tests.waiting import TICK, require_root, wait_until, wait_until_sync
 
 SLOW = "t.slow.go"
@@ -84,48 +87,24 @@ def pid_of(cluster: Cluster, node: int, name: str) -> int:
     return next(child.pid for child in cluster.nodes[node].children if child.name == name)
 
 
-@pytest.mark.parametrize(
-    ("where", "name", "kind", "words"),
-    [
-        (1, SLOW, PeerLost, "killed by SIGKILL"),
-        (1, "ingress", ConnectionLost, "is lost"),
-        (0, "router", PeerLost, "killed by SIGKILL"),
-    ],
-)
-async def test_a_death_with_50_streams_open_is_told_and_leaves_nothing(
-    tmp_path: Path, where: int, name: str, kind: type[CallHomeError], words: str
-) -> None:
+async def test_the_death_of_a_whole_node_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     trace = Trace(tmp_path)
-    async with cluster_on(node(trace), "nodes") as cluster, cluster.client() as client:
-        streams = await begun(client)
-        kill(pid_of(cluster, where, name))
-        for error in await failures(streams, TOLD):
-            assert isinstance(error, kind), error
-            assert words in str(error)
-        if name != SLOW:  # nobody is left to take what the engine says
-            await trace.until("cancelled", STREAMS, within=TOLD)
-        await serves(client)
-        await wait_idle(client, SLOW)
-        assert (await inspect(client, "ingress"))["in_flight"] == 0
-
-
-async def test_a_frozen_ingress_is_noticed_and_found_again(tmp_path: Path) -> None:
-    trace = Trace(tmp_path)
-    async with cluster_on(node(trace), "nodes") as cluster, cluster.client() as client:
-        streams = await begun(client)
-        ingress = pid_of(cluster, 1, "ingress")
-        kill(ingress, signal.SIGSTOP)
-        try:
-            for error in await failures(streams, SILENT):
+    far = node(trace, "b")
+    door = free_address()
+    async with Cluster(NodeSpec(name="a", peers=[door])) as near, near.client() as client:
+        async with Cluster(replace(far, listen=door)) as cluster:
+            await serves(client)
+            streams = await begun(client)
+            kill(cluster.nodes[0].address.pid)
+            for error in await failures(streams, TOLD):
                 assert isinstance(error, ConnectionLost), error
-            with pytest.raises(CallHomeError):  # within limits, though the peer says nothing
-                await client.call(SLOW, {"wait": 0.0}, timeout=SILENT)
-            await wait_idle(client)
-        finally:
-            kill(ingress, signal.SIGCONT)
-        await trace.until("cancelled", STREAMS)
-        await serves(client)
-        await wait_idle(client, SLOW)
+            await cluster.wait_ended()
+        await wait_idle(client)
+        with pytest.raises(NoWorkers):
+            await client.call(SLOW, {"wait": 0.0})
+        async with Cluster(replace(far, listen=door)):
+            await serves(client)
+    assert os.listdir(os.environ["CALLHOME_RUN"]) == []
 
 
 async def test_a_frozen_router_leaves_the_engines_of_the_other_node(tmp_path: Path) -> None:
