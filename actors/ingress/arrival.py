@@ -25,8 +25,9 @@ BODY: Final = "x-callhome-body"
 #: When the requester wrote the request, in nanoseconds since the epoch, by its own clock.
 SENT: Final = "x-frontend-send-ts-ns"
 
-_LONGEST = 1024
-_LARGEST = 1 << 53
+_ROADS: Final = frozenset({TCP, MUX})
+_LONGEST: Final = 1024
+_LARGEST: Final = 1 << 53
 
 
 class Arrival:
@@ -57,13 +58,16 @@ class Arrival:
         self.home = envelope.connection
         self.feed = envelope.request_connection if self.many else None
         self.payload = payload
-        self.metadata = dict(envelope.metadata)
+        self.metadata: dict[str, str] = {}
         self.deadline: float | None = None
         self.later = False
         self.window_items = settings.window_items
         self.window_bytes = settings.window_bytes
-        if any(key.startswith(RESERVED) for key in self.metadata):
-            self._take_ours()
+        for key, text in envelope.metadata.items():
+            if not key.startswith(RESERVED):
+                self.metadata[key] = text
+            elif self.native:  # nobody else means something by it
+                self._take(key, text)
 
     @property
     def native(self) -> bool:
@@ -74,19 +78,14 @@ class Arrival:
         """Seconds until the deadline, never negative."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
-    def _take_ours(self) -> None:
-        """Move what begins with ``RESERVED`` out of the user's metadata; only nodes of ours mean
-        something by it.
-        """
-        keys = [key for key in self.metadata if key.startswith(RESERVED)]
-        told = {key: self.metadata.pop(key) for key in keys}
-        if not self.native:
-            return
-        if REMAINING in told:
-            self.deadline = time.monotonic() + _seconds(told[REMAINING])
-        if WINDOW in told:
-            self.window_items, self.window_bytes = _window(told[WINDOW])
-        self.later = BODY in told
+    def _take(self, key: str, text: str) -> None:
+        """What a node of ours says beside the user's metadata; later versions may say more."""
+        if key == WINDOW:
+            self.window_items, self.window_bytes = _window(text)
+        elif key == REMAINING:
+            self.deadline = time.monotonic() + _seconds(text)
+        elif key == BODY:
+            self.later = True
 
 
 def read_arrival(frame: RequestFrame, settings: Settings) -> Arrival:
@@ -116,14 +115,17 @@ def read_arrival(frame: RequestFrame, settings: Settings) -> Arrival:
 
 def _check_half(half: Info, stream_type: str, context: str) -> None:
     """Nothing is dialled for a half that belongs to another stream or is of another kind."""
-    if half.transport not in (TCP, MUX):
+    if half.transport not in _ROADS:
         raise RemoteProtocolError(f"transport {half.transport[:80]!r} is not spoken here")
-    if half.text("stream_type") != stream_type:
+    info = half.info
+    if info.get("stream_type") != stream_type:
         raise RemoteProtocolError(f"connection info that is not for the {stream_type} half")
-    if half.text("context") != context:
+    if info.get("context") != context:
         raise RemoteProtocolError("connection info that belongs to another request")
-    if len(half.text("subject")) > _LONGEST or len(half.text("address")) > _LONGEST:
-        raise RemoteProtocolError("connection info with an address or subject of endless length")
+    for field in ("subject", "address"):
+        text = info.get(field)
+        if type(text) is not str or not 0 < len(text) <= _LONGEST:
+            raise RemoteProtocolError(f"connection info whose {field} is none")
 
 
 def _seconds(text: str) -> float:
