@@ -60,7 +60,7 @@ async def test_all_kinds_arrive_in_order() -> None:
         left.send(b"header")
         left.send(b"", b"bo", memoryview(b"dy"))
         left.send(b"header", bytearray(100_000))
-        left.send()
+        left.write(frame(), b"")
         left.send(b"", memoryview(b"\1\0\0\0").cast("i"))
         assert await came.wait(5) == [
             (b"header", b""),

@@ -170,6 +170,29 @@ async def test_a_body_begun_in_the_shared_buffer_goes_on_in_its_place() -> None:
         assert bodies == sent
 
 
+async def test_nothing_refers_to_a_place_that_is_full() -> None:
+    with a_net() as net:
+        one, two = two_links(net)
+        freed: list[bool] = []
+
+        def place(size: int, then: int) -> None:
+            memory = bytearray(size)
+
+            def done() -> None:
+                memory.append(1)  # BufferError while a view of it is alive
+                freed.append(True)
+                if then:
+                    place(then, 0)
+
+            two.read_into(memoryview(memory), done)
+
+        place(300_000, 100)
+        heard = Heard(two)
+        one.write(bytes(300_000 + 100))
+        await wait_until(lambda: len(freed) == 2 or heard.ends)
+        assert (freed, heard.ends) == ([True, True], [])
+
+
 async def test_an_empty_place_is_full_at_once() -> None:
     with a_net() as net, a_pair(net) as (link, _):
         done: list[int] = []

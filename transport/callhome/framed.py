@@ -79,6 +79,10 @@ class FramedLink:
             size += len(part) if type(part) is bytes else memoryview(part).nbytes
         self.link.write(pack_head(len(header), size), header, *body)
 
+    def write(self, *frames: Buffer) -> None:
+        """Queue bytes that are whole frames already."""
+        self.link.write(*frames)
+
     def pause(self) -> None:
         """Hand on nothing more, not even frames that have been read already."""
         self._paused = True

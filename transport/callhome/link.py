@@ -241,13 +241,14 @@ class Link:
     def _readable(self) -> None:
         net, sock, budget = self.net, self._sock, _TURN
         buffer = net.buffer
+        straight = self._straight
         while budget > 0 and self._reading:
-            place = self._straight.view
+            placed = straight.view is not None
             try:
-                if place is None:
-                    count, full = sock.recv_into(buffer), len(buffer)
+                if placed:
+                    count, full = straight.read(sock, net.tail)
                 else:
-                    count, full = sock.recvmsg_into((place, net.tail))[0], len(place)
+                    count, full = sock.recv_into(buffer), len(buffer)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
@@ -261,9 +262,7 @@ class Link:
             self.received += count
             net.reads += 1
             try:
-                data = buffer[:count]
-                if place is not None:
-                    data = self._straight.took(place, count, net.tail)
+                data = straight.took(count, net.tail) if placed else buffer[:count]
                 if data and self._received is not None:
                     self._received(data)
             except Exception as error:

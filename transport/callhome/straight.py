@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 
 
@@ -26,28 +27,39 @@ class Straight:
         """Forget the place."""
         self.view = self._done = None
 
-    def took(self, view: memoryview, count: int, behind: memoryview) -> memoryview:
-        """``count`` bytes were read into ``view`` and, beyond its end, into ``behind``.
+    def read(self, sock: socket.socket, behind: memoryview) -> tuple[int, int]:
+        """Read once into the place and, beyond its end, into ``behind``.
 
-        Returns those behind that no further place wants.
+        Returns the bytes that came and those that the place had room for; raises as a socket does.
         """
-        room = len(view)
-        if count < room:
-            self.view = view[count:]
-            return behind[:0]
-        spare = behind[: count - room]
-        self._full()
+        view = self.view
+        assert view is not None
+        return sock.recvmsg_into((view, behind))[0], len(view)
+
+    def took(self, count: int, behind: memoryview) -> memoryview:
+        """``count`` bytes were read; returns those behind the place that no further one wants.
+
+        No reference to a place is held here while its ``done`` runs: its memory may be handed on.
+        """
+        left = self._filled(count)
+        spare = behind[:left]
         while spare and self.view is not None:
-            room = min(len(self.view), len(spare))
-            self.view[:room] = spare[:room]
-            spare, left = spare[room:], self.view[room:]
-            if left:
-                self.view = left
-            else:
-                self._full()
+            count = min(len(self.view), len(spare))
+            self.view[:count] = spare[:count]
+            spare = spare[count:]
+            self._filled(count)
         return spare
 
-    def _full(self) -> None:
+    def _filled(self, count: int) -> int:
+        """The next ``count`` bytes are in place; the number of those that are behind it."""
+        view = self.view
+        assert view is not None
+        left = count - len(view)
+        if left < 0:
+            self.view = view[count:]
+            return 0
+        del view
         done, self.view, self._done = self._done, None, None
         if done is not None:
             done()
+        return left
