@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,35 @@ def test_a_reader_ends_with_its_loop(tmp_path: Path) -> None:
     asyncio.run(leave())
     put(tmp_path, pack_record(engine(1), "10.0.0.9:1", 9))
     wait_until_sync(lambda: threading.active_count() == 1)
+
+
+async def test_b150_readers_that_start_among_changes_end_with_the_same_records(
+    tmp_path: Path,
+) -> None:
+    writer = publisher(tmp_path, beat=1.0)
+    readers = [DirectoryDiscovery(str(tmp_path), look=0.1) for _ in range(10)]
+    states: list[dict[int, str]] = [{} for _ in readers]
+
+    def follow(known: dict[int, str], change: Change) -> None:
+        if isinstance(change, Snapshot):
+            known.clear()
+            known.update({each.instance: each.via for each in change.records})
+        elif isinstance(change, Added):
+            assert change.record.instance not in known
+            known[change.record.instance] = change.record.via
+        else:
+            assert known.pop(change.record.instance) == change.record.via
+
+    for number, (reader, known) in enumerate(zip(readers, states, strict=True)):
+        for instance in range(1 + 5 * number, 6 + 5 * number):
+            writer.changed(Added(engine(instance)))
+        await reader.subscribe(partial(follow, known))
+    for _ in range(500):
+        writer.changed(Removed(engine(7), "flaps"))
+        writer.changed(Added(engine(7)))
+    writer.changed(Removed(engine(8), "gone"))
+    expected = set(range(1, 51)) - {8}
+    await wait_until(lambda: all(set(known) == expected for known in states))
+    for reader in readers:
+        reader.stop()
+    await writer.close()
