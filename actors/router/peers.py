@@ -17,7 +17,7 @@ from actors.discovery.record import RESERVED, SPEAKS, BadRecord, read_record
 from actors.errors import CallHomeError, ConnectionLost, RemoteProtocolError
 from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
-from actors.messages import Added, Record, Removed, Snapshot
+from actors.messages import Added, Record, Removed
 from transport.bus.address import Address
 
 log = logging.getLogger("callhome")
@@ -86,6 +86,9 @@ class StaticPeers:
                 )
             except CallHomeError as failure:
                 error = failure
+            except Exception as failure:  # costs what one node tells, and not the router
+                self._runtime.complain(f"following {address}", failure)
+                error = RemoteProtocolError(f"{address} cannot be followed: {failure}")
             self.failures[address] = error
             if address in self.connected:
                 self.connected.discard(address)
@@ -122,12 +125,13 @@ class StaticPeers:
             found = item["snapshot"]
             if not isinstance(found, list) or len(found) > _MOST:
                 raise RemoteProtocolError(f"{address}: a snapshot of records is no list of them")
-            known.clear()
-            for each in found:
-                record = self._record(address, each)
-                if record is not None:
-                    known[record.instance, record.endpoint] = record
-            tell(Snapshot(list(known.values())))
+            records = [record for each in found if (record := self._record(address, each))]
+            named = {(record.instance, record.endpoint) for record in records}
+            for key in [key for key in known if key not in named]:
+                tell(Removed(known.pop(key), "it is not served there any more"))
+            for record in records:
+                known[record.instance, record.endpoint] = record
+                tell(Added(record))
             self.connected.add(address)
             self.failures.pop(address, None)
         elif "added" in item:

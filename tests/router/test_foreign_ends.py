@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
 
 from actors.errors import (
+    CallHomeError,
     ConnectionLost,
     DecodeError,
     EngineError,
@@ -17,7 +19,7 @@ from actors.errors import (
 from tests.router.foreign_rig import GO, begun, collected, rig
 from tests.router.standin import item_frame
 from tests.waiting import TICK, wait_until
-from transport.wire.control import KILL, SENTINEL, STOP
+from transport.wire.control import KILL, SENTINEL, STOP, pack_prologue
 from transport.wire.framing import frame
 from transport.wire.plain import final, wrap
 
@@ -49,6 +51,32 @@ async def test_conformance_14_a_cut_is_an_error_and_the_permit_comes_back(
         assert worker.via in str(caught.value)
         if cut == "items":
             assert "2 items" in str(caught.value)
+
+
+async def test_conformance_14_a_response_cut_at_every_byte(tmp_path: Path) -> None:
+    steps = [pack_prologue(), item_frame(1), item_frame(2), frame(b"", final("msgpack")), SENTINEL]
+    whole = b"".join(steps)
+    bounds = [len(b"".join(steps[:count])) for count in range(1, 5)]
+    async with rig(tmp_path) as (here, worker):
+        for cut in range(len(whole) + 1):
+            got: list[Any] = []
+            failure: CallHomeError | None = None
+            async with here.client.stream(GO) as items:
+                call = await worker.next()
+                call.reply()
+                half = await call.dial()
+                half.send(whole[:cut])
+                half.close()
+                try:
+                    async for each in items:
+                        got.append(each)
+                except CallHomeError as error:
+                    failure = error
+            assert got == [1, 2][: sum(cut >= bound for bound in bounds[1:3])], cut
+            if cut < bounds[3]:
+                assert isinstance(failure, ConnectionLost), cut
+            else:
+                assert failure is None, cut
 
 
 @pytest.mark.parametrize(
