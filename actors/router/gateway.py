@@ -9,35 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
-from actors.errors import CallBackFailed, DeadlineExceeded
-from actors.kernel.bodies import LARGE, Outgoing, outgoing
-from actors.kernel.lanes import Lane
-from actors.messages import (
-    Accept,
-    Credit,
-    End,
-    Feed,
-    FeedCredit,
-    FeedEnd,
-    FeedItem,
-    Item,
-    ItemBody,
-    Items,
-    Kill,
-    Open,
-    Record,
-    Stop,
-)
-from actors.router.relay import Plane, Relay, refusal
+from actors.messages import End, FeedCredit, Kill
+from actors.router.muxed import TAKES, MuxRelay
+from actors.router.relay import Plane
 from transport.callhome.link import Link
 from transport.callhome.mux import MuxConnection
 from transport.callhome.reception import Expected
-from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError, read_error
-from transport.payload import Encoded
+from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError
 from transport.wire.control import Handshake
 from transport.wire.message import Message
 
@@ -47,249 +27,8 @@ _LATE_KILLS: Final = 1024
 _FORGOTTEN: Final = "its home has forgotten the stream"
 
 
-def _nothing() -> None:
-    """A body has left: its views are dropped with the call that made it."""
-
-
-class MuxRelay(Relay):
-    """One stream on the connection between two nodes, ``number`` there."""
-
-    __slots__ = (
-        "accepted",
-        "acknowledged",
-        "gateway",
-        "lane",
-        "number",
-        "pending_stop",
-        "request",
-        "seen",
-    )
-
-    def __init__(self, gateway: Gateway, message: Open, worker: Record, number: int) -> None:
-        super().__init__(gateway.plane, message, worker)
-        self.gateway = gateway
-        self.number = number
-        self.acknowledged = False
-        #: The worker has called home.
-        self.seen = False
-        #: The home has its Accept.
-        self.accepted = False
-        self.pending_stop: str | None = None
-        #: The request's bytes, until they leave, where its envelope does not carry them.
-        self.request: Outgoing | None = None
-        #: Made for the first item that comes as a body.
-        self.lane: Lane | None = None
-
-    def answered(self, reply: bytes | CallHomeError) -> None:
-        """The request was acknowledged, refused, or nobody knows; items may have come before."""
-        if self.over:
-            return
-        if isinstance(reply, CallHomeError):
-            if not self.seen:  # what has called home has the request, whatever became of the reply
-                if reply.details.get("sent") == "no":
-                    self.gateway.leave(self)
-                    self.finish(reply)
-                else:
-                    self.fail(reply)
-        elif reply:
-            self.gateway.leave(self)
-            self.finish(refusal(self.target, self.worker.via, reply))
-        else:
-            self.acknowledged = True
-            self.proceed()
-
-    def proceed(self) -> None:
-        """The next step, now that the acknowledgement or the connection has come."""
-        settings, connection = self.plane.runtime.settings, self.gateway.connection
-        if connection is None:
-            self.await_until(settings.dial_in_timeout)
-            return
-        if self.pending_stop is not None:
-            reason, self.pending_stop = self.pending_stop, None
-            self.stop(reason)
-        if not self.acknowledged:
-            return
-        request, self.request = self.request, None
-        if request is not None:
-            self._send(connection, request, -1)
-        if not self.seen:
-            self.await_until(settings.prologue_timeout)
-
-    def expired(self) -> CallHomeError:
-        settings, via = self.plane.runtime.settings, self.worker.via
-        if self.gateway.connection is None:
-            return CallBackFailed(
-                f"{self.target}: {via} took the request and did not call back to "
-                f"{self.gateway.reached} within {settings.dial_in_timeout:g} s; see that this "
-                "address can be reached from there (call_home_host, call_home_advertise)"
-            )
-        return DeadlineExceeded(
-            f"{self.target}: {via} took the request and did not accept the stream within "
-            f"{settings.prologue_timeout:g} s (prologue_timeout)"
-        )
-
-    def _send(self, connection: MuxConnection, value: Outgoing, seq: int) -> None:
-        if not value.parts:
-            connection.send(value.message(self.number, seq), value.size)
-            return
-        number = connection.new_body()
-        message = value._replace(body=number).message(self.number, seq)
-        connection.send_body(message, number, value.parts, _nothing)
-
-    # From the home.
-
-    def _tell(self, message: Message, size: int = 64) -> None:
-        if self.gateway.connection is not None:
-            self.gateway.connection.send(message, size)
-
-    def cancel(self, reason: str) -> None:
-        self.request = None
-        if self.lane is not None:
-            self.lane.close()
-        self.gateway.kill(self, reason)
-
-    def stop(self, reason: str) -> None:
-        if self.gateway.connection is None:
-            self.pending_stop = reason
-        else:
-            self._tell(Stop(self.plane.runtime.address.incarnation, self.number, reason))
-
-    def credit(self, m: Credit) -> None:
-        self._tell(Credit(self.number, m.items, m.bytes))
-
-    def feed(self, m: Feed) -> None:
-        size = sum(map(len, m.payloads))
-        if size <= LARGE:
-            self._tell(Feed(self.number, m.first, m.payloads), size)
-            return
-        for seq, payload in enumerate(m.payloads, m.first):
-            if len(payload) <= LARGE:
-                self._tell(Feed(self.number, seq, [payload]), len(payload))
-            else:
-                self._feed_value(FeedItem(self.stream, seq, payload, [], len(payload)))
-
-    def feed_item(self, m: FeedItem) -> None:
-        self.plane.runtime.expect(m.handles)
-        self._feed_value(m)
-
-    def _feed_value(self, m: FeedItem) -> None:
-        try:
-            value = outgoing(self.plane.runtime, m.payload, m.handles, 0)
-        except CallHomeError as error:
-            self.fail(error)  # a request that is not whole must not look complete
-            return
-        connection = self.gateway.connection
-        if connection is None:
-            return
-        if value is None:
-            connection.send(m._replace(stream=self.number), m.size)
-        else:
-            self._send(connection, value, m.seq)
-
-    def feed_end(self, m: FeedEnd) -> None:
-        self._tell(FeedEnd(self.number, m.total))
-
-    # From the worker.
-
-    def _called(self) -> None:
-        self.seen = True
-        self.await_until(math.inf)
-
-    def _pass_on(self, message: Message, size: int) -> None:
-        if self.lane is None:
-            self.plane.runtime.port.send(self.home, message, size=size)
-        else:
-            self.lane.send(message, size)
-
-    def accept(self, m: Accept) -> None:
-        """The engine has the stream; towards the home it is this router that serves it."""
-        if not self.seen:
-            self._called()
-        if not self.accepted:
-            self.accepted = True
-            peer = self.plane.runtime.address
-            self.to_home(Accept(self.stream, peer, m.feed_items, m.feed_bytes, m.codec))
-        elif m.feed_items or m.feed_bytes:
-            self.to_home(FeedCredit(self.stream, m.feed_items, m.feed_bytes), control=True)
-
-    def hold_request(self, value: Outgoing, frames: bool) -> None:
-        """The request goes as a body; the home must know who holds its ``frames`` until then."""
-        self.request = value
-        if frames:
-            self.accepted = True
-            self.to_home(Accept(self.stream, self.plane.runtime.address, 0, 0))
-
-    def take_items(self, m: Items) -> None:
-        """Items without frames, on their way home."""
-        if not self.seen:
-            self._called()
-        payloads = m.payloads
-        self.items = m.first + len(payloads)
-        self._pass_on(Items(self.stream, m.first, payloads), sum(map(len, payloads)))
-
-    def take_item(self, m: Item) -> None:
-        """An item whose arrays are in line."""
-        if not self.seen:
-            self._called()
-        self.items = m.seq + 1
-        self._pass_on(m._replace(stream=self.stream), m.size)
-
-    def take_body(self, m: ItemBody) -> None:
-        """A large item: its bytes go into memory of ours, which is lent to the home."""
-        connection = self.gateway.connection
-        if connection is None:
-            return
-        if not self.seen:
-            self._called()
-        self.items = m.seq + 1
-        if self.lane is None:
-            self.lane = Lane(self.plane.runtime, self.home, self.stream)
-        self.lane.body(connection, m, partial(self._whole, m.seq), self.broken)
-
-    def _whole(self, seq: int, value: Encoded) -> Message:
-        if value.handles:
-            return Item(self.stream, seq, value.data, value.handles, value.size)
-        return Items(self.stream, seq, [value.data])
-
-    def broken(self, error: CallHomeError) -> None:
-        """What the worker has sent cannot go on to the home."""
-        text = f"{self.target}: {self.worker.via}: {error}"
-        failure = type(error)(text, **error.details)
-        if self.over:  # its End came before the body was whole, and waited behind it
-            if self.lane is not None:
-                self.lane.close()
-            self.to_home(End(self.stream, self.items, [failure.code, text, failure.details]))
-        else:
-            self.fail(failure)
-
-    def end(self, m: End) -> None:
-        """The stream has ended there."""
-        self.gateway.leave(self)
-        if not self.plane.forget(self):
-            return
-        if m.error is not None:
-            self.plane.failed(read_error(m.error))
-        self._pass_on(End(self.stream, m.total, m.error), 64 if m.error is None else 2048)
-        self.plane.runtime.port.hurry()
-
-    def feed_credit(self, m: FeedCredit) -> None:
-        """The engine has room for more of the request."""
-        self.to_home(FeedCredit(self.stream, m.items, m.bytes), control=True)
-
-
-#: What a node may send on its connection, and who takes it.
-_TAKES: Final[dict[type, Callable[[MuxRelay, Any], None]]] = {
-    Items: MuxRelay.take_items,
-    Item: MuxRelay.take_item,
-    ItemBody: MuxRelay.take_body,
-    Accept: MuxRelay.accept,
-    End: MuxRelay.end,
-    FeedCredit: MuxRelay.feed_credit,
-}
-
-
 class Gateway:
-    """One ingress of another node; made at the first stream to it and kept."""
+    """One ingress of another node, from the first stream to it until nothing connects it."""
 
     def __init__(self, plane: Plane, address: str) -> None:
         self.plane = plane
@@ -334,6 +73,7 @@ class Gateway:
         if self.connection is not None:
             own = self.plane.runtime.address.incarnation
             self.connection.send(Kill(own, relay.number, reason))
+            relay.abort_bodies()
             self.connection.flush()
         elif len(self._late) < _LATE_KILLS:
             self._late[relay.number] = reason
@@ -352,7 +92,7 @@ class Gateway:
         self.plane.runtime.plan_tick()
 
     def _deliver(self, m: Message) -> None:
-        take = _TAKES.get(type(m))
+        take = TAKES.get(type(m))
         if take is None:
             raise RemoteProtocolError(f"a {type(m).__name__} has no use on this side")
         relay = self.relays.get(m.stream)  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ from transport.callhome.link import Net
 from transport.callhome.reception import Reception
 from transport.callhome.requests import RequestClient
 from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError, to_wire
+from transport.wire.framing import LIMIT, load_checksum
 from transport.wire.message import Message
 
 #: How a worker's node begins the reply to a request that it does not take.
@@ -179,13 +180,17 @@ class Plane:
 
     @cached_property
     def reception(self) -> Reception:
-        """Where workers call home."""
+        """Where workers call home. Raises SpecError for settings that cannot be."""
         settings = self.runtime.settings
+        if settings.check_frames:
+            load_checksum()
         found = Reception(
             self.net,
             settings.call_home_host,
             settings.call_home_port,
             settings.call_home_advertise,
+            limit=max(LIMIT, settings.max_message),
+            check=settings.check_frames,
         )
         self.checks.append(found.check)
         return found

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from actors.kernel.bodies import Outgoing, outgoing
 from actors.messages import Open, Record
-from actors.router.gateway import Gateway, MuxRelay
+from actors.router.gateway import Gateway
+from actors.router.muxed import MuxRelay
 from actors.router.occupancy import Place, place_of
 from actors.router.relay import TOMBSTONE, Plane
 from transport.bus.address import Address

@@ -8,7 +8,7 @@ from typing import TypeVar
 from tests.router.standin import Call, Half, StandIn
 from tests.waiting import PATIENCE
 from transport.wire.message import BatchReader, BatchWriter, Message
-from transport.wire.mux import BATCH, HEAD, PING, PONG, pack_mux, read_mux
+from transport.wire.mux import ABORT, BATCH, BODY, HEAD, PING, PONG, pack_mux, read_mux
 
 _M = TypeVar("_M", bound=Message)
 
@@ -24,6 +24,9 @@ class MuxEnd:
         self._writer = BatchWriter(OWN)
         self._batches = BatchReader()
         self._came: list[Message] = []
+        #: Bytes of bodies that came, by their number, and which of them broke off.
+        self.bodies: dict[int, int] = {}
+        self.aborted: list[int] = []
 
     def send(self, *messages: Message) -> None:
         """One batch."""
@@ -36,10 +39,14 @@ class MuxEnd:
             async with asyncio.timeout(PATIENCE):
                 while not self._came:
                     head = await self.half.reader.readexactly(HEAD)
-                    length, kind, _ = read_mux(head)
+                    length, kind, body = read_mux(head)
                     data = await self.half.reader.readexactly(length)
                     if kind == BATCH:
                         self._came += self._batches.unpack(data)[1]
+                    elif kind == BODY:
+                        self.bodies[body] = self.bodies.get(body, 0) + length
+                    elif kind == ABORT:
+                        self.aborted.append(body)
                     elif kind == PING:
                         self.half.send(pack_mux(PONG, length), data)
         except (asyncio.IncompleteReadError, OSError):

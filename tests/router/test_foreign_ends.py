@@ -20,7 +20,7 @@ from tests.router.foreign_rig import GO, begun, collected, rig
 from tests.router.standin import item_frame
 from tests.waiting import TICK, wait_until
 from transport.wire.control import KILL, SENTINEL, STOP, pack_prologue
-from transport.wire.framing import frame
+from transport.wire.framing import HEADER, frame, pack_head
 from transport.wire.plain import final, wrap
 
 
@@ -214,3 +214,22 @@ async def test_without_credit_the_socket_is_not_read(tmp_path: Path) -> None:
         await asyncio.sleep(TICK)
         assert stream.seq == 4
         assert [item async for item in items] == list(range(20))
+
+
+async def test_checksums_are_checked_where_that_is_asked_for(tmp_path: Path) -> None:
+    checksum_of = pytest.importorskip("xxhash").xxh3_64_intdigest
+    body = item_frame("right")[HEADER:]
+    right = pack_head(0, len(body), checksum_of(body)) + body
+    wrong = pack_head(0, len(body), 7) + body
+    async with (
+        rig(tmp_path / "on", check_frames=True) as (here, worker),
+        begun(here, worker) as (items, _, half),
+    ):
+        half.send(right, item_frame("unsigned"), wrong)
+        assert [await anext(items), await anext(items)] == ["right", "unsigned"]
+        with pytest.raises(RemoteProtocolError, match="checksum"):
+            await anext(items)
+    async with rig(tmp_path / "off") as (here, worker), begun(here, worker) as (items, _, half):
+        half.send(wrong)
+        half.end()
+        assert [item async for item in items] == ["right"]

@@ -1,0 +1,71 @@
+"""Large values towards another node of ours, which a test plays byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from actors.messages import Accept, End, ItemBody, Kill, Stop
+from tests.router.standin_mux import MuxEnd, connect, number
+from tests.router.test_gateway import GO, SELF, rig, start
+from tests.waiting import wait_until
+
+LARGE = 3 << 20
+HUGE = 96 << 20
+
+
+async def test_a_large_request_follows_its_acknowledgement(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker):
+        task = start(here, b"x" * LARGE, request_id="r")
+        call = await worker.next()
+        assert call.body == b"\xc0"
+        assert "x-callhome-body" in call.envelope.metadata
+        end = MuxEnd(await call.dial())
+        await asyncio.sleep(0.05)
+        call.reply()
+        body = await end.find(ItemBody)
+        assert (body.stream, body.seq) == (number(call), -1)
+        end.send(Accept(number(call), SELF, 0, 0))
+        # Behind its bytes, since no other message is under way.
+        here.client.cancel("r", kill=False)
+        await end.find(Stop)
+        await wait_until(lambda: end.bodies.get(body.body, 0) > 0)
+        end.send(End(number(call), 0, None))
+        assert await task == []
+
+
+async def test_a_killed_stream_sends_no_more_of_its_body(tmp_path: Path) -> None:
+    async with rig(tmp_path, payload_limit=HUGE * 2) as (here, worker):
+        async with here.client.stream(GO, b"x" * HUGE):
+            call, end = await connect(worker)
+            body = await end.find(ItemBody)
+            assert body.seq == -1
+        assert (await end.find(Kill)).stream == number(call)
+        task = start(here)
+        other = await worker.next()
+        other.reply()
+        end.send(End(number(other), 0, None))
+        assert await task == []
+        here.actor._remote._gateways[worker.address].connection.close("done")  # type: ignore[union-attr]
+        while await end.read() is not None:
+            pass
+        assert end.aborted == [body.body]
+        assert end.bodies[body.body] < HUGE
+
+
+async def test_a_stream_that_ends_there_sends_no_more_of_its_body(tmp_path: Path) -> None:
+    async with rig(tmp_path, payload_limit=HUGE * 2) as (here, worker):
+        task = start(here, b"x" * HUGE)
+        call, end = await connect(worker)
+        await end.find(ItemBody)
+        end.send(End(number(call), 0, None))
+        assert await task == []
+        other = start(here)
+        again = await worker.next()
+        again.reply()
+        end.send(End(number(again), 0, None))
+        assert await other == []
+        here.actor._remote._gateways[worker.address].connection.close("done")  # type: ignore[union-attr]
+        while await end.read() is not None:
+            pass
+        assert len(end.aborted) == 1
