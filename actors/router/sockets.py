@@ -134,7 +134,7 @@ class SocketRelay(Relay):
         self._response = link
         link.start(self._frame, self._response_ended)
         if self._stopped:
-            link.link.write(STOP)
+            link.write(STOP)
         self._await_next()
 
     def request_came(self, link: FramedLink) -> None:
@@ -260,7 +260,7 @@ class SocketRelay(Relay):
     def cancel(self, reason: str) -> None:
         self.collect()
         if self._response is not None:
-            self._response.link.write(KILL)
+            self._response.write(KILL)
         self._close_links(kill_request=True)
 
     def stop(self, reason: str) -> None:
@@ -268,7 +268,7 @@ class SocketRelay(Relay):
             return
         self._stopped = True
         if self._response is not None:
-            self._response.link.write(STOP)
+            self._response.write(STOP)
         self._close_request(STOP)
 
     def credit(self, m: Credit) -> None:
@@ -322,7 +322,7 @@ class SocketRelay(Relay):
         """Exactly one closing frame, then nothing."""
         if self._request is not None and not self._request_done:
             self._request_done = True
-            self._request.link.write(frame)
+            self._request.write(frame)
             self._request.close()
 
     def _nothing_back(self, header: bytes, body: bytes) -> None:
