@@ -59,6 +59,7 @@ class NodeActor(Actor):
         self._cpus = cpus
         self._registry = Registry()
         self._serves = False
+        self._door = ""
         #: Tells the launcher what is going on while the node starts; set by whoever runs it.
         self.progress: Callable[[str], None] = log.info
         # Sockets are unlinked as the runtime closes, after on_stop; the folder goes last of all.
@@ -99,11 +100,11 @@ class NodeActor(Actor):
         """The launcher's process has an actor; should that process die, ``when_down`` says so."""
         if self.runtime.peers.watch(message.record.address):
             self._registry.add(message.record)
-            self._write_info()
+            self._note_doors()
 
     def _on_withdraw(self, sender: int, message: Withdraw) -> None:
         self._registry.remove(message.instance, None, message.reason)
-        self._write_info()
+        self._note_doors()
 
     def _on_peer_down(self, address: Address, reason: str) -> None:
         if not peers.alive(address):
@@ -140,12 +141,18 @@ class NodeActor(Actor):
         """The routers know the engines of this stage before anybody may call them."""
         await self._publisher.sync(self.settings.start_timeout)
 
+    def _note_doors(self) -> None:
+        """An ingress in the launcher's process has come or gone, perhaps."""
+        if self._listen() != self._door:
+            self._write_info()
+
     def _write_info(self) -> None:
         if not self._serves:
             return
+        self._door = self._listen()
         alive = [status.address for status in self._supervisor.status() if status.address]
         info = NodeInfo(
-            self._cluster, self._spec.name, self._folder, self.address, tuple(alive), self._listen()
+            self._cluster, self._spec.name, self._folder, self.address, tuple(alive), self._door
         )
         try:
             write_info(info)
