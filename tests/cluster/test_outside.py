@@ -161,6 +161,14 @@ async def a_web_server(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     writer.close()
 
 
+async def a_worker_of_dynamo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """It knows no such path."""
+    await reader.read(1)
+    words = b"Server unavailable: endpoint callhome/records is not served"
+    writer.write(len(words).to_bytes(4, "big") + words)
+    await asyncio.Event().wait()
+
+
 @pytest.mark.parametrize(
     ("talk", "kind"),
     [
@@ -169,6 +177,7 @@ async def a_web_server(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         (garbage, RemoteProtocolError),
         (closing, ConnectionLost),
         (a_web_server, RemoteProtocolError),
+        (a_worker_of_dynamo, RemoteProtocolError),
     ],
 )
 async def test_whoever_listens_there_is_no_node(talk: Talk, kind: type[CallHomeError]) -> None:
