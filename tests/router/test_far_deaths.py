@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from actors import Client, Cluster, EngineSpec, NodeSpec, ResponseStream
+from actors import Client, Cluster, EngineSpec, NodeSpec, ResponseStream, Settings
 from actors.errors import CallHomeError, ConnectionLost, PeerLost
 from tests.e2e.standing import FarClient, FarCluster
 from tests.e2e.watching import Trace, inspect, kill
@@ -25,13 +26,16 @@ TOLD, CUT_OFF = 10 * TICK, 55 * TICK
 
 
 @asynccontextmanager
-async def nodes(trace: Trace) -> AsyncIterator[tuple[Cluster, Client]]:
+async def nodes(
+    trace: Trace, settings: Settings | None = None
+) -> AsyncIterator[tuple[Cluster, Client]]:
     """Two engines on node ``b``, a client on node ``a``."""
     spec = NodeSpec(
         engines=[
             EngineSpec(SLOW, f"{ENGINES}:Slow", args={"trace": trace.path}),
             EngineSpec(OTHER, f"{ENGINES}:Brisk"),
-        ]
+        ],
+        settings=settings or Settings.load(),
     )
     async with FarCluster(spec) as cluster, cluster.client() as client:
         yield cluster, client
@@ -106,6 +110,32 @@ async def test_a_killed_process_of_the_other_node(tmp_path: Path, who: str) -> N
         await answers(client, OTHER)
         await answers(client, SLOW)
         await no_permits(client)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+async def test_b124_the_other_node_goes_just_after_it_accepted(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    settings = Settings.load(ack_timeout=2.0, dial_in_timeout=2.0, prologue_timeout=2.0)
+    async with nodes(Trace(tmp_path), settings) as (_, client):
+        ingress = pid(client, "ingress")
+        request = {"wait": 60.0}
+        calls = []
+        for _ in range(20):  # the signal comes 0 to 20 ms behind a request
+            calls.append(asyncio.ensure_future(client.call(SLOW, request, timeout=None)))
+            await asyncio.sleep(0.001)
+        kill(ingress, number)
+        calls += [asyncio.ensure_future(client.call(SLOW, request)) for _ in range(5)]
+        try:
+            async with asyncio.timeout(CUT_OFF):
+                results = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(each, CallHomeError) for each in results), results
+            await no_permits(client)
+            ways = (await inspect(client, "router"))["ways"]
+            assert sum(each["streams"] for each in ways) <= 1  # it may follow the records again
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                kill(ingress, signal.SIGCONT)
 
 
 async def test_a_killed_router(tmp_path: Path) -> None:
