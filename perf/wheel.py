@@ -118,7 +118,9 @@ async def _clients(worker: subprocess.Popen[bytes], engines: Sequence[Served]) -
 
 
 def environment(folder: str) -> dict[str, str]:
-    """The variables by which two processes of the wheel meet in ``folder``, and log errors only."""
+    """The variables by which two processes of the wheel meet in ``folder``; all else is as it
+    comes.
+    """
     return {
         "DYN_DISCOVERY_BACKEND": "file",
         "DYN_FILE_KV": folder,
@@ -126,5 +128,4 @@ def environment(folder: str) -> dict[str, str]:
         "DYN_EVENT_PLANE": "zmq",
         "DYN_TCP_RPC_HOST": "127.0.0.1",
         "DYN_TCP_RESPONSE_STREAM_HOST": "127.0.0.1",
-        "DYN_LOG": "error",
     }
