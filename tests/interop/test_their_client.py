@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors import Client, EngineSpec, NodeSpec, Settings
-from tests.e2e.standing import Standing, standing, wait_idle
+from tests.e2e.standing import Standing, inspect, standing, wait_idle
 from tests.interop.engines import HERE
 from tests.interop.wheel import Fields, Program, needs_wheel, program
 from tests.waiting import TICK, wait_until
@@ -25,11 +25,15 @@ CODECS = ["msgpack", "json"]
 Pair = tuple[Standing, Program]
 
 
-def node_spec(folder: str, codec: str) -> NodeSpec:
+def node_spec(folder: str, codec: str, **settings: Any) -> NodeSpec:
     """A node with a door, whose records say that it takes ``codec``."""
     engine = EngineSpec(endpoint=GENERATE, engine=HERE + "Answers", capacity=600)
-    settings = Settings.load(codec=codec)
-    return NodeSpec(engines=[engine], listen="127.0.0.1:0", directory=folder, settings=settings)
+    return NodeSpec(
+        engines=[engine],
+        listen="127.0.0.1:0",
+        directory=folder,
+        settings=Settings.load(codec=codec, **settings),
+    )
 
 
 @pytest.fixture(scope="module", params=CODECS)
@@ -237,6 +241,21 @@ async def test_a_body_over_the_limit_hurts_nothing(ours: Pair) -> None:
     assert done["items"] == []
     assert done["error"]
     assert clean(await client.do({"do": "echo", "value": 1})) == [1]
+
+
+async def test_a_body_over_our_limit_ends_one_connection(tmp_path: Path) -> None:
+    """Their client does not know our limit: it is told, and only that connection is cut."""
+    folder = str(tmp_path)
+    spec = node_spec(folder, "msgpack", max_message=2 * MIB)
+    with standing(spec) as node, program("client", folder, "msgpack", GENERATE) as client:
+        (other,) = await hanging(client, 1)
+        done = await client.do({"do": "digest"}, fill=3 * MIB)
+        assert done["items"] == []
+        assert "over the limit of 2097152 bytes" in done["error"]
+        assert clean(await client.do({"do": "digest"}, fill=MIB))[0]["length"] == MIB
+        assert client.find(event="done", order=other) is None
+        async with node.client() as own:
+            assert (await inspect(own.ref("ingress")))["in_flight"] == 1
 
 
 async def test_512_streams_at_once(ours: Pair) -> None:

@@ -134,7 +134,10 @@ class _Caller:
         peer = self.link.peer
         self._server.net.complain("request.garbage", f"requests from {peer} are cut: {error}")
         reply = Reply(self)
-        reply.data = f"Read error: {error}".encode()[:1000]
+        # Dynamo's client takes every reply but two for "accepted", and would wait for ever. Its own
+        # workers have it wait; who has merely sent too much is told in words that it knows.
+        words = "Server unavailable" if "limit" in error.details else "Read error"
+        reply.data = f"{words}: {error}".encode()[:1000]
         self.slots.append(reply)
         self._close_behind()
 

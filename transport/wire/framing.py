@@ -123,7 +123,8 @@ class Reader(ABC, Generic[_Frame]):
 
     def _refuse(self, size: int, what: str) -> RemoteProtocolError:
         return RemoteProtocolError(
-            f"{what} of {size} bytes is over the limit of {self.limit} bytes here"
+            f"{what} of {size} bytes is over the limit of {self.limit} bytes here",
+            limit=str(self.limit),
         )
 
 
