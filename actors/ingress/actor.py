@@ -9,16 +9,16 @@ from actors.config import host_port
 from actors.discovery.base import Discovery, Subscription
 from actors.discovery.directory import DirectoryPublisher
 from actors.discovery.record import RESERVED
-from actors.errors import Unsupported
+from actors.errors import Overloaded, Unsupported, WorkerUnavailable
 from actors.ingress.admission import Admission
-from actors.ingress.arrival import Arrival, read_arrival, transit
-from actors.ingress.connections import Connections
+from actors.ingress.arrival import Arrival, Letter, read_letter, read_open, transit
+from actors.ingress.connections import Connections, HomeConnection
 from actors.ingress.foreign import ForeignStream
 from actors.ingress.records import MOST, Records, RecordsStream
 from actors.ingress.relay import RelayedStream
 from actors.ingress.streams import Stream, Streams
 from actors.kernel.actor import Actor
-from actors.messages import Record
+from actors.messages import Open, Record
 from transport.callhome.address import check_hostport, hostport
 from transport.callhome.link import Net
 from transport.callhome.server import Reply, RequestServer
@@ -91,7 +91,7 @@ class IngressActor(Actor):
         self.streams = Streams(runtime, self.counters, self.tasks, self.net)
         self.admission = Admission(settings.ingress_pool, settings.ingress_queue)
         self.streams.when_left = self.admission.left
-        self.connections = Connections(self.streams)
+        self.connections = Connections(self.streams, self._opened)
         self.records = Records(runtime)
         runtime.timers.append(self._check)
         server = RequestServer(
@@ -159,86 +159,113 @@ class IngressActor(Actor):
         """One request: refuse it, or count it, acknowledge it and let it begin."""
         self.counters.requests += 1
         self.transit.observe(transit(frame, time.time_ns()))
-        if self._stopping:
-            self._refuse(reply, UNAVAILABLE + _STOPS)
-            return
-        record = self.records.find(frame.path)
-        if record is None and frame.path != RESERVED:
-            self._refuse(reply, f"{UNAVAILABLE}nothing is served at path {shown(frame.path)}")
-            return
         try:
-            arrival = read_arrival(frame, self.settings)
+            record = self._find(frame.path)
+            letter = read_letter(frame, self.settings)
+            if record is None:
+                reader = self._reader(letter)
+                reply(b"")
+                reader.ready()
+                return
+            self._check_room(letter)
+            stream = self._stream(letter, record)
+        except (WorkerUnavailable, Overloaded) as error:
+            self.counters.refused += 1
+            words = OVERLOADED if isinstance(error, Overloaded) else UNAVAILABLE
+            reply(f"{words}{error}".encode())
+            return
         except (DecodeError, RemoteProtocolError) as error:
-            self._invalid(reply, error)
-            return
-        if record is None:
-            self._follow(arrival, reply)
-        elif self.admission.full or (arrival.later and not self.admission.free):
-            text = (
-                f"{OVERLOADED}all {self.admission.pool} streams and {self.admission.queue} queue "
-                "places of this node are taken"
-            )
-            self._refuse(reply, text)
-        else:
-            self._admit(arrival, record, reply)
-
-    def _refuse(self, reply: Reply, text: str) -> None:
-        self.counters.refused += 1
-        reply(text.encode())
-
-    def _invalid(self, reply: Reply, error: CallHomeError) -> None:
-        """Nothing can be called home for it. The acknowledgement is all that a requester of
-        Dynamo's understands.
-        """
-        kind = "deserialization" if isinstance(error, DecodeError) else "invalid_message"
-        self.streams.count(kind)
-        self.net.complain(f"ingress.{kind}", f"{self.name} drops a request: {error}")
-        reply(b"")
-
-    def _admit(self, arrival: Arrival, record: Record, reply: Reply) -> None:
-        failure = None
-        if arrival.many != record.many:
-            failure = _mismatch(record)
-            self.streams.count("invalid_message")
-        stream: Stream
-        try:
-            if arrival.native:
-                connection = self.connections.find(arrival.home)
-                stream = RelayedStream(self.streams, arrival, record, connection, failure)
-            else:
-                for half in (arrival.home, arrival.feed):
-                    if half is not None:
-                        check_hostport(half.text("address"))
-                stream = ForeignStream(self.streams, arrival, record, failure)
-        except RemoteProtocolError as error:
-            self._invalid(reply, error)
+            self._invalid(error)
+            # The acknowledgement is all that a requester of Dynamo's understands.
+            reply(b"")
             return
         self.admission.take(stream)
         reply(b"")
         if stream.placed:
             stream.begin()
 
-    def _follow(self, arrival: Arrival, reply: Reply) -> None:
-        """A router wants to know what this node serves."""
-        if not arrival.native or arrival.many:
-            self._refuse(reply, f"{UNAVAILABLE}{RESERVED} is for nodes of callhome")
-            return
-        if len(self.records.streams) >= MOST:
-            self._refuse(reply, f"{OVERLOADED}{MOST} readers follow the records of this node")
-            return
+    def _opened(self, connection: HomeConnection, m: Open) -> None:
+        """A node that is connected opens a stream: it needs no envelope, and its reply is the
+        stream. Raises RemoteProtocolError for a number that is in use.
+        """
+        self.counters.requests += 1
         try:
-            stream = RecordsStream(self.records, arrival, self.connections.find(arrival.home))
-        except RemoteProtocolError as error:
-            self._invalid(reply, error)
+            record = self._find(m.target)
+            arrival = read_open(m, self.settings)
+            if record is None:
+                self._follow(arrival, connection, m.stream).ready()
+                return
+            self._check_room(arrival)
+        except (WorkerUnavailable, Overloaded) as error:
+            self.counters.refused += 1
+            connection.refuse(m.stream, error)
             return
-        reply(b"")
-        stream.ready()
+        except RemoteProtocolError as error:
+            self._invalid(error)
+            connection.refuse(m.stream, error)
+            return
+        failure = self._mismatch(arrival, record)
+        stream = RelayedStream(self.streams, arrival, record, connection, m.stream, failure)
+        self.admission.take(stream)
+        if stream.placed:
+            stream.begin()
 
+    def _find(self, path: str) -> Record | None:
+        """The engine that a path names; None for the records. Raises WorkerUnavailable."""
+        if self._stopping:
+            raise WorkerUnavailable(_STOPS)
+        record = self.records.find(path)
+        if record is None and path != RESERVED:
+            raise WorkerUnavailable(f"nothing is served at path {shown(path)}")
+        return record
 
-def _mismatch(record: Record) -> Unsupported:
-    wanted = "a stream of requests" if record.many else "one request"
-    verb = "open()" if record.many else "call() or stream()"
-    return Unsupported(f"{record.endpoint} takes {wanted}: use {verb}")
+    def _check_room(self, arrival: Arrival) -> None:
+        """Raise Overloaded when there is no place, nor one to wait for it in."""
+        if self.admission.full or (arrival.later and not self.admission.free):
+            raise Overloaded(
+                f"all {self.admission.pool} streams and {self.admission.queue} queue places of "
+                "this node are taken"
+            )
+
+    def _invalid(self, error: CallHomeError) -> None:
+        """Count and log a request that makes no sense."""
+        kind = "deserialization" if isinstance(error, DecodeError) else "invalid_message"
+        self.streams.count(kind)
+        self.net.complain(f"ingress.{kind}", f"{self.name} drops a request: {error}")
+
+    def _stream(self, letter: Letter, record: Record) -> Stream:
+        """The stream of a request that came in an envelope. Raises RemoteProtocolError."""
+        failure = self._mismatch(letter, record)
+        if letter.native:
+            connection = self.connections.find(letter.home)
+            number = letter.home.number("stream")
+            return RelayedStream(self.streams, letter, record, connection, number, failure)
+        for half in (letter.home, letter.feed):
+            if half is not None:
+                check_hostport(half.text("address"))
+        return ForeignStream(self.streams, letter, record, failure)
+
+    def _mismatch(self, arrival: Arrival, record: Record) -> Unsupported | None:
+        """What is told to whoever asks for another shape of stream than is served."""
+        if arrival.many == record.many:
+            return None
+        self.streams.count("invalid_message")
+        wanted = "a stream of requests" if record.many else "one request"
+        verb = "open()" if record.many else "call() or stream()"
+        return Unsupported(f"{record.endpoint} takes {wanted}: use {verb}")
+
+    def _reader(self, letter: Letter) -> RecordsStream:
+        """A router that is not connected yet wants to know what this node serves."""
+        if not letter.native or letter.many:
+            raise WorkerUnavailable(f"{RESERVED} is for nodes of callhome")
+        connection = self.connections.find(letter.home)
+        return self._follow(letter, connection, letter.home.number("stream"))
+
+    def _follow(self, arrival: Arrival, connection: HomeConnection, remote: int) -> RecordsStream:
+        """Raises Overloaded, RemoteProtocolError."""
+        if len(self.records.streams) >= MOST:
+            raise Overloaded(f"{MOST} readers follow the records of this node")
+        return RecordsStream(self.records, arrival, connection, remote)
 
 
 def _told(bound: str, advertise: str) -> str:

@@ -2,17 +2,21 @@
 
 The envelope's shape is checked here, by one set of rules for Dynamo's requesters and for nodes of
 ours: a single request has a body, a stream of requests has none and names a second half. What
-callhome's nodes tell each other beside the user's metadata is taken out of it.
+callhome's nodes tell each other beside the user's metadata is taken out of it. A node that is
+connected already needs no envelope: its Open comes over the connection.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from actors.config import Settings
+from actors.messages import Open
 from transport.errors import RemoteProtocolError
+from transport.wire.codec import CODECS
 from transport.wire.envelope import MUX, TCP, Envelope, Info, read_envelope
 from transport.wire.framing import read_frame
 from transport.wire.request import RequestFrame
@@ -27,11 +31,12 @@ SENT: Final = "x-frontend-send-ts-ns"
 
 _ROADS: Final = frozenset({TCP, MUX})
 _LONGEST: Final = 1024
+_TEXTS: Final = frozenset({str})
 _LARGEST: Final = 1 << 53
 
 
 class Arrival:
-    """What a request says: who asks, for what shape of stream, where its home is.
+    """What a request says: who asks, for what shape of stream, in which codec.
 
     ``deadline`` is by this process's monotonic clock. ``later``: the payload comes as a body over
     the connection between the nodes.
@@ -40,8 +45,6 @@ class Arrival:
     __slots__ = (
         "codec",
         "deadline",
-        "feed",
-        "home",
         "id",
         "later",
         "many",
@@ -51,32 +54,31 @@ class Arrival:
         "window_items",
     )
 
-    def __init__(self, envelope: Envelope, payload: bytes, settings: Settings) -> None:
-        self.id = envelope.id
-        self.many = envelope.request_type == "many_in"
-        self.codec = envelope.codec
-        self.home = envelope.connection
-        self.feed = envelope.request_connection if self.many else None
+    def __init__(self, id: str, many: bool, codec: str, payload: bytes, settings: Settings) -> None:
+        self.id = id
+        self.many = many
+        self.codec = codec
         self.payload = payload
         self.metadata: dict[str, str] = {}
         self.deadline: float | None = None
         self.later = False
         self.window_items = settings.window_items
         self.window_bytes = settings.window_bytes
-        for key, text in envelope.metadata.items():
-            if not key.startswith(RESERVED):
-                self.metadata[key] = text
-            elif self.native:  # nobody else means something by it
-                self._take(key, text)
-
-    @property
-    def native(self) -> bool:
-        """Whether a node of ours asks; it shares one connection among its streams."""
-        return self.home.transport == MUX
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, never negative."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def read_metadata(self, metadata: Mapping[str, str], native: bool) -> None:
+        """Keep the user's metadata; from a node of ours (``native``) take what is said beside it.
+
+        Raises RemoteProtocolError.
+        """
+        for key, text in metadata.items():
+            if not key.startswith(RESERVED):
+                self.metadata[key] = text
+            elif native:  # nobody else means something by it
+                self._take(key, text)
 
     def _take(self, key: str, text: str) -> None:
         """What a node of ours says beside the user's metadata; later versions may say more."""
@@ -88,7 +90,28 @@ class Arrival:
             self.later = True
 
 
-def read_arrival(frame: RequestFrame, settings: Settings) -> Arrival:
+class Letter(Arrival):
+    """A request that came in an envelope: it says where its requester is called home.
+
+    ``home`` is for the response, ``feed`` for the items of a bidirectional request.
+    """
+
+    __slots__ = ("feed", "home")
+
+    def __init__(self, envelope: Envelope, payload: bytes, settings: Settings) -> None:
+        many = envelope.request_type == "many_in"
+        super().__init__(envelope.id, many, envelope.codec, payload, settings)
+        self.home = envelope.connection
+        self.feed = envelope.request_connection if many else None
+        self.read_metadata(envelope.metadata, self.native)
+
+    @property
+    def native(self) -> bool:
+        """Whether a node of ours asks; it shares one connection among its streams."""
+        return self.home.transport == MUX
+
+
+def read_letter(frame: RequestFrame, settings: Settings) -> Letter:
     """The request in a frame.
 
     Raises DecodeError for a control message that is none, RemoteProtocolError for one of the wrong
@@ -98,18 +121,43 @@ def read_arrival(frame: RequestFrame, settings: Settings) -> Arrival:
     if not header:
         raise RemoteProtocolError("a request without a control message")
     envelope = read_envelope(header)
-    arrival = Arrival(envelope, body, settings)
-    _check_half(arrival.home, "response", envelope.id)
-    if not arrival.many:
+    letter = Letter(envelope, body, settings)
+    _check_half(letter.home, "response", envelope.id)
+    if not letter.many:
         if not body:
             raise RemoteProtocolError("a single_in request without a body")
-        return arrival
+        return letter
     if body:
         raise RemoteProtocolError("a many_in request with a body; its items come on their own")
-    assert arrival.feed is not None  # read_envelope refuses many_in without it
-    _check_half(arrival.feed, "request", envelope.id)
-    if arrival.feed.transport != arrival.home.transport:
+    assert letter.feed is not None  # read_envelope refuses many_in without it
+    _check_half(letter.feed, "request", envelope.id)
+    if letter.feed.transport != letter.home.transport:
         raise RemoteProtocolError("the two halves of a many_in request come over different roads")
+    return letter
+
+
+def read_open(m: Open, settings: Settings) -> Arrival:
+    """The request in an Open that came over the connection with its node.
+
+    A single request without a payload has it in a body that follows. Raises RemoteProtocolError.
+    """
+    if m.codec not in CODECS:
+        raise RemoteProtocolError(f"codec {m.codec[:40]!r} is not spoken here")
+    if m.handles or m.segments:
+        raise RemoteProtocolError("an Open that refers to memory of another node")
+    arrival = Arrival(m.request_id, m.many, m.codec, m.payload, settings)
+    arrival.later = not m.many and not m.payload
+    if not (0 < m.window_items < _LARGEST and 0 < m.window_bytes < _LARGEST):
+        raise RemoteProtocolError("an Open without credit")
+    arrival.window_items, arrival.window_bytes = m.window_items, m.window_bytes
+    if m.remaining is not None:
+        if not 0 <= m.remaining < _LARGEST:
+            raise RemoteProtocolError("an Open whose remaining time is no number of seconds")
+        arrival.deadline = time.monotonic() + m.remaining
+    if m.metadata:
+        if not _TEXTS.issuperset(map(type, (*m.metadata, *m.metadata.values()))):
+            raise RemoteProtocolError("an Open whose metadata does not map text to text")
+        arrival.read_metadata(m.metadata, native=False)
     return arrival
 
 

@@ -1,28 +1,29 @@
 """Connections to nodes of ours: one for each requester, dialled once, shared by all its streams.
 
 A *subject* names the connection: the requester makes a new one when the connection is lost. The
-first request that names it makes us dial; the streams behind it wait for that dial. A lost
-connection ends its own streams and nothing else.
+first request that names it makes us dial; the streams behind it wait for that dial. Once it is up
+the requester opens streams over it. A lost connection ends its own streams and nothing else.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from actors.ingress.streams import Stream, Streams
 from actors.kernel.tombstones import Tombstones
-from actors.messages import Credit, Feed, FeedEnd, FeedItem, ItemBody, Kill, Stop
+from actors.messages import Credit, End, Feed, FeedEnd, FeedItem, ItemBody, Kill, Open, Stop
 from transport.callhome.dialer import dial
 from transport.callhome.mux import MuxConnection
-from transport.errors import CallHomeError, RemoteProtocolError
+from transport.errors import CallHomeError, RemoteProtocolError, to_wire
 from transport.wire.control import pack_handshake
 from transport.wire.envelope import Info
 from transport.wire.message import Message
 
 #: Connections to requesters at the same time: further ones would cost descriptors without end.
 MOST: Final = 1024
-#: What a requester may say on its connection.
+#: What a requester may say on its connection about a stream that it has opened.
 _SPOKEN: Final = frozenset({Credit, Stop, Kill, Feed, FeedItem, FeedEnd, ItemBody})
 
 
@@ -60,6 +61,11 @@ class HomeConnection:
             raise RemoteProtocolError(f"stream {number} of {self.address} was opened twice")
         self.relays[number] = relay
 
+    def refuse(self, number: int, error: CallHomeError) -> None:
+        """A stream that was asked for over this connection does not come to be."""
+        if self.mux is not None:
+            self.mux.send(End(number, 0, to_wire(error)))
+
     def leave(self, number: int, relay: Relay) -> None:
         """A stream is over."""
         if self.relays.get(number) is relay:
@@ -88,6 +94,11 @@ class HomeConnection:
             relay.ready()
 
     def _deliver(self, message: Message) -> None:
+        if type(message) is Open:
+            if message.home.incarnation != self.home:
+                raise RemoteProtocolError("an Open whose home is not the requester")
+            self._connections.opened(self, message)
+            return
         if type(message) not in _SPOKEN:
             raise RemoteProtocolError(f"a requester has no {type(message).__name__} to send")
         number = message.stream  # type: ignore[attr-defined]
@@ -130,8 +141,12 @@ class HomeConnection:
 class Connections:
     """All connections of one ingress, by subject."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, opened: Callable[[HomeConnection, Open], None]) -> None:
+        """``opened`` takes each Open that comes over a connection; it may raise
+        RemoteProtocolError.
+        """
         self.streams = streams
+        self.opened = opened
         self._by_subject: dict[str, HomeConnection] = {}
 
     def find_subject(self, subject: str) -> HomeConnection | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from actors.ingress.arrival import Arrival
+from actors.ingress.arrival import Letter
 from actors.ingress.feeding import Feeding
 from actors.ingress.streams import Stream, Streams
 from actors.messages import Accept, Credit, End, FeedCredit, Item, Items, Record
@@ -55,19 +55,21 @@ class ForeignStream(Stream):
         "_stopped",
         "closing",
         "codec",
+        "letter",
     )
 
     def __init__(
         self,
         streams: Streams,
-        arrival: Arrival,
+        letter: Letter,
         record: Record,
         failure: CallHomeError | None = None,
     ) -> None:
         """``failure`` is what the requester is told instead of a stream."""
-        super().__init__(streams, arrival, record)
-        arrival.window_bytes = min(arrival.window_bytes, WINDOW)
-        self.codec = plain_of(arrival.codec)
+        super().__init__(streams, letter, record)
+        self.letter = letter
+        letter.window_bytes = min(letter.window_bytes, WINDOW)
+        self.codec = plain_of(letter.codec)
         self._failure = failure
         self._link: FramedLink | None = None
         self._feeding: Feeding | None = None
@@ -86,17 +88,17 @@ class ForeignStream(Stream):
         if self._dialling:
             return
         self._dialling = True
-        self.streams.start(self._dial(), f"dial {self.arrival.home.info.get('address')}")
+        self.streams.start(self._dial(), f"dial {self.letter.home.info.get('address')}")
 
     async def _dial(self) -> None:
         """The request half first, then the response half; only then the engine hears of it."""
-        arrival = self.arrival
+        letter = self.letter
         try:
-            if arrival.feed is not None:
-                feed = await self._dial_half(arrival.feed, "request")
+            if letter.feed is not None:
+                feed = await self._dial_half(letter.feed, "request")
                 self._feeding = Feeding(self, feed)
                 feed.end_write()
-            self._link = await self._dial_half(arrival.home, "response")
+            self._link = await self._dial_half(letter.home, "response")
         except CallHomeError as error:
             if not self.over:
                 self.streams.count("response_stream")

@@ -96,11 +96,13 @@ class RecordsStream:
     Raises RemoteProtocolError for a number that is in use.
     """
 
-    def __init__(self, records: Records, arrival: Arrival, connection: HomeConnection) -> None:
+    def __init__(
+        self, records: Records, arrival: Arrival, connection: HomeConnection, remote: int
+    ) -> None:
         self._records = records
         self._codec = arrival.codec
         self._connection = connection
-        self._remote = arrival.home.number("stream")
+        self._remote = remote
         self._credit = SendCredit(arrival.window_items, arrival.window_bytes)
         self._seq = 0
         #: By path, the newest thing that has not been told; "" is the snapshot.

@@ -51,13 +51,15 @@ class RelayedStream(Stream):
         arrival: Arrival,
         record: Record,
         connection: HomeConnection,
+        remote: int,
         failure: CallHomeError | None = None,
     ) -> None:
-        """``failure`` is what the requester is told instead of a stream.
+        """``remote`` is the requester's number of the stream, ``failure`` what it is told instead
+        of one.
 
         Raises RemoteProtocolError for a number that is in use.
         """
-        self.remote = arrival.home.number("stream")
+        self.remote = remote
         self.connection = connection
         connection.enter(self.remote, self)
         super().__init__(streams, arrival, record)

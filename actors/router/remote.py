@@ -1,8 +1,10 @@
 """Dispatch to engines on other nodes of ours: an envelope there, and home over one connection.
 
-A stream is registered before its envelope leaves, since its items may come before the
-acknowledgement. The router relays, it decodes nothing: large payloads go through its own arena, all
-others straight on. Credit, stop and kill are end to end.
+The envelope makes the other node call home. Once it has, streams are opened over that connection,
+which costs less than half of an envelope with its acknowledgement (docs/design/007). A stream is
+registered before it is asked for, since its items may come before the acknowledgement. The router
+relays, it decodes nothing: large payloads go through its own arena, all others straight on. Credit,
+stop and kill are end to end.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from actors.kernel.bodies import Outgoing, outgoing
+from actors.kernel.bodies import LARGE, Outgoing, outgoing
 from actors.messages import Open, Record
 from actors.router.gateway import Gateway
 from actors.router.muxed import MuxRelay
 from actors.router.occupancy import Place, place_of
 from actors.router.relay import TOMBSTONE, Plane
 from transport.bus.address import Address
+from transport.callhome.mux import MuxConnection
 from transport.errors import ConnectionLost, RemoteProtocolError
 from transport.wire.envelope import MUX, Envelope, Info, pack_envelope
 from transport.wire.framing import pack_head
@@ -71,6 +74,8 @@ class RemoteDispatch:
     def generate(self, open: Open, worker: Record, home: Address) -> None:
         """See ``StreamingDispatch``; what it raises leaves no frame behind."""
         self._tombs.check(worker)
+        gateway = self._gateway(worker)
+        most = self._in_envelope if gateway.connection is None else LARGE
         runtime = self._plane.runtime
         request: Outgoing | None = None
         if open.handles:
@@ -80,17 +85,24 @@ class RemoteDispatch:
             if request is None:  # all in line already
                 size = len(open.payload) + sum(len(each[2]) for each in open.handles)
                 request = Outgoing(open.payload, open.handles, [], size, 0)
-        elif len(open.payload) > self._in_envelope:
+        elif len(open.payload) > most:
             request = outgoing(runtime, open.payload, [], 0)
         elif not open.payload:
             request = Outgoing(b"", [], [], 0, 0)
-        self._send(open, worker, request)
+        self._send(open, worker, gateway, request)
 
     def generate_bidirectional(self, open: Open, worker: Record, home: Address) -> None:
         """See ``StreamingDispatch``: all request items come later, over the connection."""
         self._tombs.check(worker)
         self._plane.runtime.drop(open.handles)
-        self._send(open, worker, None)
+        self._send(open, worker, self._gateway(worker), None)
+
+    def _gateway(self, worker: Record) -> Gateway:
+        address = worker.via.partition("/")[0]
+        gateway = self._gateways.get(address)
+        if gateway is None:
+            gateway = self._gateways[address] = Gateway(self._plane, address)
+        return gateway
 
     def _check(self, now: float) -> bool:
         for gateway in list(self._gateways.values()):
@@ -103,28 +115,55 @@ class RemoteDispatch:
         for gateway in self._gateways.values():
             gateway.close(reason)
 
-    def _send(self, open: Open, worker: Record, request: Outgoing | None) -> None:
-        address, _, path = worker.via.partition("/")
-        gateway = self._gateways.get(address)
-        if gateway is None:
-            gateway = self._gateways[address] = Gateway(self._plane, address)
+    def _send(self, open: Open, worker: Record, gateway: Gateway, request: Outgoing | None) -> None:
         number, self._next = self._next, self._next + 1
         relay = MuxRelay(gateway, open, worker, number)
         self._plane.begin(relay)
+        connection = gateway.connection
         try:
             info = gateway.enter(relay)
-            header = self._envelope(open, number, info, request)
-            body = b"" if open.many else _NIL if request is not None else open.payload
-            parts = [pack_head(len(header), len(body)) + header, body]
-            self._plane.requests.send(
-                address, path, {"request-id": open.request_id}, parts, relay.answered
-            )
+            if connection is None:
+                self._send_envelope(open, relay, info, request)
             if request is not None:
                 relay.hold_request(request, frames=bool(open.handles))
+            if connection is not None:
+                self._open_over(connection, open, relay, request)
         except BaseException:
             gateway.leave(relay)
             self._plane.undo(relay)
             raise
+
+    def _open_over(
+        self, connection: MuxConnection, open: Open, relay: MuxRelay, request: Outgoing | None
+    ) -> None:
+        """Ask for a stream on the connection that is up; a body follows, if it is large."""
+        payload = b"" if request is not None else open.payload
+        message = Open(
+            relay.number,
+            self._plane.runtime.address,
+            relay.worker.via.partition("/")[2],
+            open.many,
+            open.codec,
+            True,
+            payload,
+            [],
+            [],
+            *open[9:14],
+        )
+        connection.send(message, len(payload) + 128)
+        relay.answered(b"")
+
+    def _send_envelope(
+        self, open: Open, relay: MuxRelay, info: Mapping[str, Any], request: Outgoing | None
+    ) -> None:
+        """Ask for a stream, and by it to be called home."""
+        header = self._envelope(open, relay.number, info, request)
+        body = b"" if open.many else _NIL if request is not None else open.payload
+        address, _, path = relay.worker.via.partition("/")
+        parts = [pack_head(len(header), len(body)) + header, body]
+        self._plane.requests.send(
+            address, path, {"request-id": open.request_id}, parts, relay.answered
+        )
 
     def _envelope(
         self, open: Open, number: int, info: Mapping[str, Any], request: Outgoing | None

@@ -10,9 +10,10 @@ import socket
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
-from actors.messages import Accept, End, Item, ItemBody, Items
+from actors.messages import Accept, End, Item, ItemBody, Items, Kill, Open
 from tests.ingress.standin import Requester, two_part
 from tests.waiting import wait_until
+from transport.bus.address import Address
 from transport.callhome.framed import FramedLink
 from transport.callhome.link import Link, Net
 from transport.callhome.listener import Listener
@@ -113,10 +114,28 @@ class MuxHome:
         assert found.startswith(b"Server overloaded: ") if reply is None else found == reply
         return number
 
+    def open(self, path: str, request: Any = None, **fields: Any) -> int:
+        """Open a stream over the connection that is up; its number."""
+        many = bool(fields.get("many", False))
+        own = Address("router", self.incarnation, 0, 0)
+        number = next(self._numbers)
+        message = Open(
+            number, own, path, many, "msgpack", True, b"" if many else encode(request), [], [],
+            256, 1 << 20, None, {}, f"m-{next(_ids)}",
+        )._replace(**fields)  # fmt: skip
+        self.send(message)
+        return message.stream
+
     def send(self, message: Message) -> None:
         """Send a message on the connection."""
         assert self.mux is not None
         self.mux.send(message, 4096)
+
+    async def connected_by(self, path: str) -> None:
+        """Have the ingress dial, by a stream that is killed at once."""
+        stream = await self.ask(path, {"before": 0})
+        await self.connected()
+        self.send(Kill(self.incarnation, stream, "only for its dial"))
 
     async def connected(self) -> MuxConnection:
         await wait_until(lambda: self.mux is not None, what="the ingress has dialled")

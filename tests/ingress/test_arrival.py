@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from actors import Settings
-from actors.ingress.arrival import read_arrival, transit
+from actors.ingress.arrival import read_letter, transit
 from tests.ingress.standin import two_part
 from transport.errors import DecodeError, RemoteProtocolError
 from transport.wire.request import RequestFrame
@@ -38,7 +38,7 @@ def frame(control: Any, body: bytes = b"x", headers: dict[str, str] | None = Non
 
 def test_what_a_request_says() -> None:
     metadata = {"user": "u", "x-callhome-window": "3,77", "x-callhome-remaining": "2.5"}
-    found = read_arrival(frame(control(metadata=metadata)), SETTINGS)
+    found = read_letter(frame(control(metadata=metadata)), SETTINGS)
     assert (found.id, found.many, found.codec, found.payload) == ("c", False, "json", b"x")
     assert found.metadata == {"user": "u"}
     assert (found.window_items, found.window_bytes) == (3, 77)
@@ -52,7 +52,7 @@ def test_what_a_request_says() -> None:
 def test_a_requester_of_dynamo_means_nothing_by_our_metadata() -> None:
     info = half() | {"transport": "tcp_server"}
     metadata = {"x-callhome-remaining": "nonsense", "x-callhome-body": "{}"}
-    found = read_arrival(frame(control(connection_info=info, metadata=metadata)), SETTINGS)
+    found = read_letter(frame(control(connection_info=info, metadata=metadata)), SETTINGS)
     assert found.metadata == {}
     assert found.remaining() is None
     assert not found.native
@@ -77,16 +77,16 @@ def test_a_requester_of_dynamo_means_nothing_by_our_metadata() -> None:
 )
 def test_shapes_that_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(RemoteProtocolError):
-        read_arrival(frame(control(**changed)), SETTINGS)
+        read_letter(frame(control(**changed)), SETTINGS)
 
 
 def test_two_halves_take_the_same_road() -> None:
     feed = half("request") | {"transport": "tcp_server"}
     many = control(request_type="many_in", request_stream_connection_info=feed)
     with pytest.raises(RemoteProtocolError, match="different roads"):
-        read_arrival(frame(many, b""), SETTINGS)
+        read_letter(frame(many, b""), SETTINGS)
     many["request_stream_connection_info"] = half("request")
-    assert read_arrival(frame(many, b""), SETTINGS).many
+    assert read_letter(frame(many, b""), SETTINGS).many
 
 
 json_values = some.recursive(
@@ -105,7 +105,7 @@ json_values = some.recursive(
 )
 def test_any_json_is_read_or_refused_with_a_typed_error(changed: dict[str, Any]) -> None:
     with contextlib.suppress(RemoteProtocolError, DecodeError):
-        read_arrival(frame(control(**changed)), SETTINGS)
+        read_letter(frame(control(**changed)), SETTINGS)
 
 
 @settings(max_examples=200, deadline=None)
@@ -113,7 +113,7 @@ def test_any_json_is_read_or_refused_with_a_typed_error(changed: dict[str, Any])
 def test_any_bytes_are_refused_with_a_typed_error(data: bytes) -> None:
     for payload in (data, two_part(data, b"x"), two_part(data)):
         with pytest.raises((RemoteProtocolError, DecodeError)):
-            read_arrival(RequestFrame("a", {}, payload), SETTINGS)
+            read_letter(RequestFrame("a", {}, payload), SETTINGS)
 
 
 @pytest.mark.parametrize(

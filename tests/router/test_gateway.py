@@ -31,6 +31,7 @@ from actors.messages import (
     ItemBody,
     Items,
     Kill,
+    Open,
     Stop,
 )
 from tests.router.rig import RouterRig, far_record, router_rig
@@ -290,9 +291,7 @@ async def test_lies_about_a_stream_end_that_stream(tmp_path: Path, lie: Any) -> 
         with pytest.raises((RemoteProtocolError, ConnectionLost, TooLarge)):
             await task
         other = start(here)
-        call = await worker.next()
-        call.reply()
-        end.send(End(number(call), 0, None))
+        end.send(End((await end.find(Open)).stream, 0, None))
         assert await other == []
 
 
@@ -364,9 +363,7 @@ async def test_b127_one_last_word_of_the_client(tmp_path: Path) -> None:
             end.send(End(n, 0, None))
             assert [each async for each in chat] == []
         task = start(here)
-        call = await worker.next()
-        call.reply()
-        end.send(End(number(call), 0, None))
+        end.send(End((await end.find(Open)).stream, 0, None))
         assert await task == []
         end.half.close()
         left = []

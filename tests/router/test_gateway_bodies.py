@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from actors.messages import Accept, End, ItemBody, Kill, Stop
+from actors.messages import Accept, End, ItemBody, Kill, Open, Stop
 from tests.router.standin_mux import MuxEnd, connect, number
 from tests.router.test_gateway import GO, SELF, rig, start
 from tests.waiting import wait_until
@@ -34,6 +34,22 @@ async def test_a_large_request_follows_its_acknowledgement(tmp_path: Path) -> No
         assert await task == []
 
 
+async def test_a_large_request_follows_its_open(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker):
+        first = start(here)
+        call, end = await connect(worker)
+        end.send(End(number(call), 0, None))
+        assert await first == []
+        task = start(here, b"x" * LARGE)
+        sent = await end.find(Open)
+        assert sent.payload == b""
+        body = await end.find(ItemBody)
+        assert (body.stream, body.seq) == (sent.stream, -1)
+        end.send(End(sent.stream, 0, None))
+        assert await task == []
+        await here.idle()
+
+
 async def test_a_killed_stream_sends_no_more_of_its_body(tmp_path: Path) -> None:
     async with rig(tmp_path, payload_limit=HUGE * 2) as (here, worker):
         async with here.client.stream(GO, b"x" * HUGE):
@@ -42,9 +58,7 @@ async def test_a_killed_stream_sends_no_more_of_its_body(tmp_path: Path) -> None
             assert body.seq == -1
         assert (await end.find(Kill)).stream == number(call)
         task = start(here)
-        other = await worker.next()
-        other.reply()
-        end.send(End(number(other), 0, None))
+        end.send(End((await end.find(Open)).stream, 0, None))
         assert await task == []
         here.actor._remote._gateways[worker.address].connection.close("done")  # type: ignore[union-attr]
         while await end.read() is not None:
@@ -61,9 +75,7 @@ async def test_a_stream_that_ends_there_sends_no_more_of_its_body(tmp_path: Path
         end.send(End(number(call), 0, None))
         assert await task == []
         other = start(here)
-        again = await worker.next()
-        again.reply()
-        end.send(End(number(again), 0, None))
+        end.send(End((await end.find(Open)).stream, 0, None))
         assert await other == []
         here.actor._remote._gateways[worker.address].connection.close("done")  # type: ignore[union-attr]
         while await end.read() is not None:

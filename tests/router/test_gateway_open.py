@@ -1,0 +1,65 @@
+"""Streams on a connection that is up: opened over it, without an envelope."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actors.errors import ConnectionLost, WorkerUnavailable
+from actors.messages import End, Open
+from tests.router.standin_mux import connect, number
+from tests.router.test_gateway import items, rig, start
+from transport.errors import to_wire
+from transport.wire.codec import encode
+
+
+async def test_streams_after_the_first_are_opened_over_the_connection(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker):
+        first = start(here)
+        call, end = await connect(worker)
+        end.send(End(number(call), 0, None))
+        assert await first == []
+        task = start(here, 7, request_id="r", metadata={"a": "b"}, timeout=30.0)
+        sent = await end.find(Open)
+        settings = here.runtime.settings
+        assert sent.home == here.actor.address
+        assert (sent.target, sent.many, sent.native) == (call.path, False, True)
+        assert (sent.codec, sent.payload) == ("msgpack", encode(7, codec="msgpack"))
+        assert (sent.handles, sent.segments) == ([], [])
+        assert (sent.window_items, sent.window_bytes) == (
+            settings.window_items,
+            settings.window_bytes,
+        )
+        assert (sent.metadata, sent.request_id) == ({"a": "b"}, "r")
+        assert (sent.router, sent.reports) == (None, [])
+        assert sent.remaining is not None
+        assert 29 < sent.remaining <= 30
+        assert sent.stream != number(call)
+        end.send(items(sent.stream, 0, 1), End(sent.stream, 1, None))
+        assert await task == [1]
+        refused = start(here)
+        n = (await end.find(Open)).stream
+        end.send(End(n, 0, to_wire(WorkerUnavailable("nothing is served there"))))
+        with pytest.raises(WorkerUnavailable, match="nothing is served there"):
+            await refused
+        assert len(worker.calls) == 1
+        await here.idle()
+
+
+async def test_what_was_opened_over_a_lost_connection_ends(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker):
+        first = start(here)
+        call, end = await connect(worker)
+        end.send(End(number(call), 0, None))
+        assert await first == []
+        task = start(here)
+        await end.find(Open)
+        end.half.close()
+        with pytest.raises(ConnectionLost, match="was lost after 0 items"):
+            await task
+        again = start(here)  # by an envelope, which asks to be called home by a new subject
+        call, end = await connect(worker)
+        end.send(End(number(call), 0, None))
+        assert await again == []
+        await here.idle()
