@@ -202,7 +202,7 @@ async def test_b68_b80_a_client_that_pauses_ten_seconds_holds_its_worker_back(
         await giving
 
 
-# ------------------------------------------------------------------------------------- TCP call-home
+# ---------------------------------------------------------------------------------- TCP call-home
 
 
 async def test_b137_100_acknowledgements_that_are_cut_off(tmp_path: Path) -> None:
