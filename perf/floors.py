@@ -80,37 +80,42 @@ def codec(plan: Plan) -> list[Sample]:
 
 
 def loopback(plan: Plan) -> list[Sample]:
-    """Median rate of single pieces; raises PerfError when the sender stops for 10 s."""
-    rounds = plan.count(100, least=4)
+    """Rate over 60 pieces, timed as the frames suite times its stream, after 15 that warm up.
+
+    Raises PerfError when the sender stops for 10 s.
+    """
+    warm, rounds = plan.count(15), plan.count(60, least=2)
     with socket.create_server(("127.0.0.1", 0)) as door:
         door.settimeout(_WAIT_MS / 1e3)
         command = [sys.executable, "-m", "perf.floors", "loopback", str(plan.engine_core)]
-        command += [str(door.getsockname()[1]), str(rounds)]
+        command += [str(door.getsockname()[1]), str(warm + rounds)]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL) as peer:
             try:
                 sender, _ = door.accept()
                 with sender:
                     sender.settimeout(_WAIT_MS / 1e3)
-                    times = [_receive(sender, memoryview(_PIECE)) for _ in range(rounds)]
+                    _receive(sender, warm)
+                    start = time.perf_counter()
+                    _receive(sender, rounds)
+                    seconds = time.perf_counter() - start
                 peer.wait(timeout=10)
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise PerfError(f"the sender of the loopback floor failed: {error}") from None
             finally:
                 peer.kill()
-    warmed = times[len(times) // 4 :]
-    rate = len(_PIECE) / percentile(warmed, 0.5) / 1e9
+    rate = len(_PIECE) * rounds / seconds / 1e9
     return [Sample("floor", "floor.loopback", "gb_s", "GB/s", rate)]
 
 
-def _receive(sender: socket.socket, target: memoryview) -> float:
-    """Seconds until ``target`` is full."""
-    start = time.perf_counter()
-    while target:
-        got = sender.recv_into(target)
-        if not got:
-            raise ConnectionError("it closed the connection too early")
-        target = target[got:]
-    return time.perf_counter() - start
+def _receive(sender: socket.socket, pieces: int) -> None:
+    """Take that many pieces into the one buffer."""
+    for _ in range(pieces):
+        target = memoryview(_PIECE)
+        while target:
+            got = sender.recv_into(target)
+            if not got:
+                raise ConnectionError("it closed the connection too early")
+            target = target[got:]
 
 
 def _pour(core: int, port: int, rounds: int) -> None:
