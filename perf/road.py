@@ -35,12 +35,12 @@ def engine(plan: Plan, endpoint: str, attribute: str, *, core: int | None = None
 def launched(plan: Plan, engines: Sequence[Served]) -> AbstractAsyncContextManager[Client]:
     """Start ``engines``, give a client, and stop everything on leaving.
 
-    Dynamo's client comes as ``perf.wheel.Caller``, which has what the suites use of ours.
+    Dynamo's client comes as ``perf.peers.wheel.Caller``, which has what the suites use of ours.
 
     Raises CoreNotOurs at the end of the block when a process is not where it was put.
     """
     if plan.dynamo:
-        from perf.wheel import launched as by_wheel
+        from perf.peers.wheel import launched as by_wheel
 
         return cast("AbstractAsyncContextManager[Client]", by_wheel(plan, engines))
     from perf.launch import launched as by_callhome

@@ -1,7 +1,7 @@
 """The same suites by callhome over two nodes and by Dynamo's own wheel, in turn, and their ratios.
 
 The wheel lives in an interpreter of its own, which runs the very suites of ``perf.suites`` over
-``perf.wheel``. Every repetition measures both, one right after the other, so that a slow minute of
+``perf.peers.wheel``. Every repetition measures both, one right after the other, so that a slow minute of
 the machine is in both; the ratios are medians over the repetitions.
 """
 

@@ -95,7 +95,7 @@ async def launched(plan: Plan, engines: Sequence[Served]) -> AsyncIterator[Calle
 
 
 def _worker(plan: Plan, engines: Sequence[Served]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "perf.wheel_engines", plan.loop, str(engines[0].core)]
+    command = [sys.executable, "-m", "perf.peers.wheel_engines", plan.loop, str(engines[0].core)]
     command += [f"{served.endpoint}={served.attribute}" for served in engines]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
 

@@ -1,0 +1,1 @@
+"""Roads of others that the suites can take, run in interpreters of their own."""
