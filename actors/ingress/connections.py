@@ -88,7 +88,12 @@ class HomeConnection:
             link.close(abort=True)  # closed meanwhile
             return
         self.mux = MuxConnection(
-            link, rest, incarnation=incarnation, deliver=self._deliver, lost=self._lost
+            link,
+            rest,
+            incarnation=incarnation,
+            deliver=self._deliver,
+            lost=self._lost,
+            burst=streams.runtime.port.burst,
         )
         for relay in list(self.relays.values()):
             relay.ready()

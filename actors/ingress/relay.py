@@ -178,7 +178,7 @@ class RelayedStream(Stream):
         if mux is None:
             return
         if size <= _SEVERAL:
-            mux.send(Items(self.remote, m.first, payloads), size)
+            mux.queue(Items(self.remote, m.first, payloads), size)
         else:
             self._spread(m)
         self.streams.hurry(mux)
@@ -256,7 +256,7 @@ class RelayedStream(Stream):
     def _tell_home(self, message: Message) -> None:
         mux = self.connection.mux
         if mux is not None:
-            mux.send(message)
+            mux.queue(message)
             self.streams.hurry(mux)
 
     # --- ends

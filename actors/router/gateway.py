@@ -80,16 +80,22 @@ class Gateway:
         self.leave(relay)
 
     def _arrived(self, link: Link, rest: bytes, handshake: Handshake) -> None:
-        own = self.plane.runtime.address.incarnation
+        runtime = self.plane.runtime
+        own = runtime.address.incarnation
         self.connection = connection = MuxConnection(
-            link, rest, incarnation=own, deliver=self._deliver, lost=self._lost
+            link,
+            rest,
+            incarnation=own,
+            deliver=self._deliver,
+            lost=self._lost,
+            burst=runtime.port.burst,
         )
         late, self._late = self._late, OrderedDict()
         for number, reason in late.items():
             connection.send(Kill(own, number, reason))
         for relay in list(self.relays.values()):
             relay.proceed()
-        self.plane.runtime.plan_tick()
+        runtime.plan_tick()
 
     def _deliver(self, m: Message) -> None:
         take = TAKES.get(type(m))

@@ -109,7 +109,7 @@ class Port:
                 self._bus.context,
                 path,
                 lambda batch: self._batch(batch, reader),
-                self._burst,
+                self.burst,
                 _PIPE_IN,
             )
         except zmq.ZMQError as error:
@@ -246,8 +246,8 @@ class Port:
             if not self._bursting:
                 self._loop.call_soon(self.flush)
 
-    def _burst(self, begins: bool) -> None:
-        # What the messages of a burst caused leaves at its end, without another turn of the loop.
+    def burst(self, begins: bool) -> None:
+        """Messages come in, or are all handled: what they caused leaves then, not a turn later."""
         self._bursting = begins
         if not begins:
             self._hurried = False
@@ -353,7 +353,7 @@ class Port:
         while self._local:
             sender, messages = self._local.popleft()
             self._hand_over(sender, messages)
-        self._burst(begins=False)
+        self.burst(begins=False)
 
     def forget(self, incarnation: int) -> None:
         """A peer is dead: close its outboxes and send it nothing more."""

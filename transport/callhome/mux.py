@@ -36,8 +36,9 @@ class MuxConnection:
 
     ``link`` is a connected link on which nothing else reads any more, ``rest`` what it has read
     beyond the handshake. ``incarnation`` is ours and stands in every batch. ``deliver`` gets each
-    message, in order; it may raise RemoteProtocolError, which costs that message only. ``lost`` is
-    called once, when the connection ends and ``close`` was not called; nothing comes after it. The
+    message, in order; it may raise RemoteProtocolError, which costs that message only; ``burst`` is
+    called with True before the messages of a batch and with False behind them. ``lost`` is called
+    once, when the connection ends and ``close`` was not called; nothing comes after it. The
     owner calls ``check`` at least once a second.
     """
 
@@ -49,6 +50,7 @@ class MuxConnection:
         incarnation: int,
         deliver: Callable[[Message], None],
         lost: Callable[[CallHomeError], None],
+        burst: Callable[[bool], None] = lambda begins: None,
     ) -> None:
         self.link: Final = link
         #: The peer's incarnation; 0 until its first batch has come.
@@ -56,6 +58,7 @@ class MuxConnection:
         #: Batches and messages that came, and messages among them that meant nothing.
         self.batches_in = self.messages_in = self.unreadable = 0
         self._deliver = deliver
+        self._burst = burst
         self._lost = lost
         self._reader = BatchReader()
         self._in = Inflow(link, self._frame, self._tell_whole)
@@ -110,6 +113,11 @@ class MuxConnection:
             self._out.flush()
         elif not self._planned:
             self._plan()
+
+    def queue(self, message: Message, size: int = 64) -> None:
+        """As ``send``, for whoever calls ``flush`` at the end of a burst."""
+        if not self._gone and self._out.queue(message, size):
+            self._out.flush()
 
     def send_body(
         self,
@@ -254,10 +262,11 @@ class MuxConnection:
         self.messages_in += len(messages)
         for fault in faults:
             self._refused("dropped what it cannot read", fault)
+        self._burst(True)
         deliver = self._deliver
         for each in messages:
             if self._gone:
-                return
+                break
             try:
                 deliver(each)
             except RemoteProtocolError as error:
@@ -265,6 +274,7 @@ class MuxConnection:
             except Exception as error:
                 text = f"failed on a {type(each).__name__} from {self.link.peer}"
                 self.link.net.complain("mux.failed", text, error)
+        self._burst(False)
 
     def _refused(self, what: str, error: RemoteProtocolError) -> None:
         self.unreadable += 1
