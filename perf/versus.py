@@ -1,8 +1,8 @@
 """The same suites by callhome over two nodes and by Dynamo's own wheel, in turn, and their ratios.
 
 The wheel lives in an interpreter of its own, which runs the very suites of ``perf.suites`` over
-``perf.peers.wheel``. Every repetition measures both, one right after the other, so that a slow minute of
-the machine is in both; the ratios are medians over the repetitions.
+``perf.peers.wheel``. Every repetition measures both, one right after the other, so that a slow
+minute of the machine is in both; the ratios are medians over the repetitions.
 """
 
 from __future__ import annotations

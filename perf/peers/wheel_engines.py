@@ -1,6 +1,6 @@
 """The engines of ``perf.engines`` once more, as handlers of Dynamo's wheel; arrays become bytes.
 
-Called by ``perf.peers.wheel`` as ``python -m perf.peers.wheel_engines LOOP CORE ENDPOINT=ATTRIBUTE...``.
+``perf.peers.wheel`` runs ``python -m perf.peers.wheel_engines LOOP CORE ENDPOINT=ATTRIBUTE...``.
 """
 
 from __future__ import annotations
