@@ -221,12 +221,16 @@ async def test_replies_that_never_come_keep_no_connection(
 
 async def test_a_request_that_stops_in_the_middle_is_cut() -> None:
     async with listening(patience=TICK) as (ingress, sock):
-        idle = await caller(ingress.server.address)
+        ingress.answer = b""
+        idle, mute = [await caller(ingress.server.address) for _ in "ab"]
+        idle.sendall(request())
         sock.sendall(request()[:-1])
         answer = await read_all(sock)
         assert b"Read error: nothing came" in answer
-        assert ingress.server.connections == 1  # the one that only waits is welcome
+        assert await read_all(mute) == b""
+        assert ingress.server.connections == 1  # the one that waits with its next is welcome
         idle.close()
+        mute.close()
 
 
 async def test_a_handler_that_fails_costs_its_request_only(

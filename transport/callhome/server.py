@@ -79,9 +79,16 @@ class _Caller:
             link.when_drained(self._go_on)
 
     def silent(self) -> None:
-        """End a connection that stopped inside a request since this was asked the last time."""
+        """End a connection that stopped inside a request since this was asked the last time, or
+        has never said a word.
+        """
         seen, self._seen = self._seen, self.link.received
         if seen == self._seen and not self._paused and not self._last:
+            if not seen:
+                text = f"{self.link.peer} has connected and asked for nothing"
+                self._server.net.complain("request.silent", text)
+                self.close()
+                return
             try:
                 self._reader.eof()
             except RemoteProtocolError:
@@ -178,8 +185,8 @@ class RequestServer:
     ``handle`` is called with each request and the Reply that it must call once, at once or later.
     ``max_message`` is the largest request in bytes, ``unanswered`` how many requests of one
     connection may be without a reply before nothing more is read from it, and ``patience`` the
-    seconds after which one that has stopped inside a request is closed. ``name`` is the setting
-    that errors about ``host`` and ``port`` name.
+    seconds after which one that has stopped inside a request, or never began one, is closed (twice
+    as many at most). ``name`` is the setting that errors about ``host`` and ``port`` name.
     """
 
     def __init__(
