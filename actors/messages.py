@@ -102,13 +102,15 @@ class Item(NamedTuple):
 @message(5)
 class End(NamedTuple):
     """The stream ends after ``total`` items: cleanly, or with ``error`` = ``[code, text,
-    details]``.
+    details]``. ``last``: the last of the items, as payload bytes, that no other message has
+    brought.
     """
 
     stream: int
     total: int
     error: list[Any] | None
     report: Report | None = None
+    last: list[bytes] = []  # noqa: RUF012 - never mutated, a NamedTuple default
 
 
 @message(6)

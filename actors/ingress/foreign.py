@@ -200,6 +200,8 @@ class ForeignStream(Stream):
             self.control(Credit(self.number, items, size))
 
     def end(self, m: End) -> None:
+        if m.last:
+            self.items(Items(m.stream, m.total - len(m.last), m.last))
         self.leave()
         error = None if m.error is None else read_error(m.error)
         if error is None and m.total != self.seq:

@@ -247,7 +247,10 @@ class RelayedStream(Stream):
             # Refused before it looked: nobody else gives back what it was lent.
             memory = self.streams.runtime.memory
             memory.take_back_stream(self.engine.incarnation, self.number)
-        self._tell_home(End(self.remote, m.total, m.error))
+        if m.last:
+            self.streams.counters.items += len(m.last)
+            self.streams.counters.bytes += sum(map(len, m.last))
+        self._tell_home(End(self.remote, m.total, m.error, None, m.last))
         self.leave()
 
     def feed_credit(self, m: FeedCredit) -> None:

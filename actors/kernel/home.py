@@ -205,9 +205,11 @@ class Home:
         return stream
 
     def _items(self, sender: int, m: Items) -> None:
-        payloads = m.payloads
+        self._take(sender, m.stream, m.first, m.payloads)
+
+    def _take(self, sender: int, number: int, first: int, payloads: list[bytes]) -> None:
         size = sum(map(len, payloads))
-        stream = self._arrived(sender, m.stream, m.first, len(payloads), size)
+        stream = self._arrived(sender, number, first, len(payloads), size)
         if stream is not None:
             stream.queue.extend(payloads)
             stream.wake()
@@ -236,6 +238,8 @@ class Home:
             raise RemoteProtocolError(
                 f"end of stream {m.stream} from somebody who does not serve it"
             )
+        if m.last:
+            self._take(sender, m.stream, m.total - len(m.last), m.last)
         if m.report is not None:
             self._reports.setdefault(stream.via.incarnation, {})[sender] = m.report
         if error is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.pump import Pump, engine_error
 from actors.kernel.role import Role
@@ -42,6 +42,11 @@ from transport.wire import stream as machine
 
 if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
+
+
+#: Bytes of the last items that travel inside the End.
+_WITH_END: Final = 4096
+_NONE: Final[list[bytes]] = []
 
 
 class Serving:
@@ -153,8 +158,11 @@ class Serving:
         size = sum(map(len, batch))
         if not stream.state.response_open:
             return  # killed meanwhile; plain bytes hold no leases
-        stream.state.feed(machine.DATA, LocalProtocolError)
         self.runtime.port.send(stream.home, Items(stream.key[1], stream.seq, batch), size=size)
+        self._count_batch(stream, batch, size)
+
+    def _count_batch(self, stream: Served, batch: list[bytes], size: int) -> None:
+        stream.state.feed(machine.DATA, LocalProtocolError)
         stream.seq += len(batch)
         if stream.counted:
             self.counters.items += len(batch)
@@ -298,19 +306,33 @@ class Serving:
             told = to_wire(error if isinstance(error, CallHomeError) else engine_error(error))
             stream.outcome = str(told[0])
         self.role.gone(stream)
-        # No Accept for what ends at once: its End is in the same batch.
-        self._send_batch(stream)
+        # No Accept for what ends at once, and no message of its own for the last few items.
+        last = self._take_last(stream)
         if stream.state.response_open:
             stream.state.feed(machine.END if error is None else machine.FAIL, LocalProtocolError)
-            self._send_end(stream, End(stream.key[1], stream.seq, told, self.role.report(stream)))
+            self._send_end(stream, told, last)
         elif stream.verdict is not None:
             # The kill was ours, so the home does not know yet.
-            self._send_end(stream, End(stream.key[1], stream.seq, told, self.role.report(stream)))
+            self._send_end(stream, told, last)
         stream.wake_feed()
         stream.context.finish("the handler that made the call has ended")
 
-    def _send_end(self, stream: Served, message: End) -> None:
-        self.runtime.port.send(stream.home, message, size=64 if message.error is None else 2048)
+    def _take_last(self, stream: Served) -> list[bytes]:
+        """The items that leave with the End; more than a few bytes leave before it."""
+        batch = stream.batch
+        size = sum(map(len, batch))
+        if size > _WITH_END or not stream.state.response_open:
+            self._send_batch(stream)
+            return _NONE
+        if batch:
+            stream.batch = []
+            self._count_batch(stream, batch, size)
+        return batch
+
+    def _send_end(self, stream: Served, told: list[Any] | None, last: list[bytes]) -> None:
+        message = End(stream.key[1], stream.seq, told, self.role.report(stream), last)
+        size = (64 if told is None else 2048) + sum(map(len, last))
+        self.runtime.port.send(stream.home, message, size=size)
         self.runtime.port.hurry()
 
     def shut(self, reason: str) -> None:

@@ -272,7 +272,8 @@ class MuxRelay(Relay):
             return
         if m.error is not None:
             self.plane.failed(read_error(m.error))
-        self._pass_on(End(self.stream, m.total, m.error), 64 if m.error is None else 2048)
+        size = (64 if m.error is None else 2048) + sum(map(len, m.last))
+        self._pass_on(End(self.stream, m.total, m.error, None, m.last), size)
         self.plane.runtime.port.hurry()
 
     def feed_credit(self, m: FeedCredit) -> None:
