@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from transport.callhome import address
 from transport.callhome.address import (
     advertised,
     check_hostport,
@@ -77,6 +78,17 @@ def test_b125_a_wildcard_is_never_advertised(host: str) -> None:
     assert wildcard(host)
     assert not wildcard(advertised(host))
     check_hostport(hostport(advertised(host), 80))
+
+
+def test_b125_a_network_without_a_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(host: str) -> str:
+        raise ConnectionLost("no way out")
+
+    monkeypatch.setattr(address, "local_address_toward", nowhere)
+    monkeypatch.setattr(address, "_interfaces", lambda: iter(["10.1.2.3", "10.1.2.4"]))
+    assert advertised("0.0.0.0") == "10.1.2.3"
+    monkeypatch.setattr(address, "_interfaces", lambda: iter([]))
+    assert advertised("0.0.0.0") == "127.0.0.1"
 
 
 def test_a_name_is_advertised_as_a_number() -> None:

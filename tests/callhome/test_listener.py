@@ -76,7 +76,7 @@ async def test_b139_both_ends_have_their_options_and_no_steps_of_40_ms() -> None
             ask.write(bytes(32), bytes(32))
             await done.wait()
             done.clear()
-        assert sorted(times)[len(times) * 98 // 100] < 0.005
+        assert sorted(times)[len(times) * 99 // 100] < 0.01
 
 
 async def test_b140_twenty_listeners_at_once_have_twenty_ports() -> None:

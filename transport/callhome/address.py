@@ -7,7 +7,10 @@ nothing.
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
+from collections.abc import Iterator
 from typing import Final
 
 from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError, SpecError, shown
@@ -16,6 +19,8 @@ _WILDCARDS: Final = frozenset({"", "0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*"})
 #: Addresses set aside for documentation: routed like any far host, so that the system tells the
 #: address this machine would use. Nothing is sent.
 _FAR: Final = ("192.0.2.1", "2001:db8::1")
+#: Asks for the address of an interface (netdevice(7)).
+_SIOCGIFADDR: Final = 0x8915
 
 
 def split_address(text: str) -> tuple[str, str]:
@@ -78,8 +83,9 @@ def local_address_toward(host: str) -> str:
 def advertised(host: str) -> str:
     """The numeric address to tell peers for a listener bound to ``host``.
 
-    For a wildcard: the first routable IPv4 address of this machine, else IPv6, else 127.0.0.1.
-    Raises SpecError for a name that cannot be looked up.
+    For a wildcard: the IPv4 address of this machine by which it reaches far hosts, else IPv6, else
+    that of its first network (one without a way out), else 127.0.0.1. Raises SpecError for a name
+    that cannot be looked up.
     """
     if not wildcard(host):
         return _numeric(host)
@@ -88,7 +94,20 @@ def advertised(host: str) -> str:
             return local_address_toward(far)
         except ConnectionLost:
             continue
-    return "127.0.0.1"
+    return next(_interfaces(), "127.0.0.1")
+
+
+def _interfaces() -> Iterator[str]:
+    """The IPv4 addresses of this machine's networks, itself left out."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:
+                continue  # it has none
+            address = socket.inet_ntoa(found[20:24])
+            if not address.startswith("127."):
+                yield address
 
 
 def _numeric(host: str) -> str:
