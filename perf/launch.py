@@ -7,12 +7,12 @@ their core, and the client's node has nothing but its router, which follows that
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 from actors import Client, Cluster, EngineSpec, IngressSpec, NodeSpec, RouterSpec
 from actors.cluster.cores import threads_outside
-from actors.cluster.folder import NodeInfo
 from perf.plan import CoreNotOurs, Plan, pin_to
 from perf.road import Served
 
@@ -50,28 +50,31 @@ async def standing(
     """As ``launched``, and beside the client the pids of all actors' processes by their names."""
     # A launcher hands out only cores that it may use itself; the client is narrow again afterwards.
     os.sched_setaffinity(0, plan.cores)
-    async with AsyncExitStack() as stack:
-        here, peers = engines, []
-        infos: list[NodeInfo] = []
-        if plan.plane:
-            far = await stack.enter_async_context(Cluster(_far(plan, engines)))
-            infos += far.nodes
-            here, peers = (), [far.nodes[0].listen]
-        spec = NodeSpec(
-            name="perf", routers=[_router(plan)], engines=[*map(_spec, here)], peers=peers
-        )
-        near = await stack.enter_async_context(Cluster(spec))
-        client = await stack.enter_async_context(near.client())
-        infos += near.nodes
+    async with Cluster(_nodes(plan, engines)) as cluster, cluster.client() as client:
         pin_to(plan.client_core)
-        yield client, {child.name: child.pid for info in infos for child in info.children}
+        pids = {child.name: child.pid for node in cluster.nodes for child in node.children}
+        yield client, pids
         # Afterwards: this shows that they stayed, and keeps the look-up out of what a suite times.
         check_pins(plan, {served.core for served in engines})
 
 
-def _far(plan: Plan, engines: Sequence[Served]) -> NodeSpec:
-    ingress = IngressSpec(listen="127.0.0.1:0", cpus=[plan.engine_core])
-    return NodeSpec(name="perf-far", routers=[], engines=[*map(_spec, engines)], ingress=ingress)
+def _nodes(plan: Plan, engines: Sequence[Served]) -> list[NodeSpec]:
+    """The client's node first; a cluster is up when its nodes know each other's engines."""
+    served = [_spec(each) for each in engines]
+    if not plan.plane:
+        return [NodeSpec(name="perf", routers=[_router(plan)], engines=served)]
+    door = _free_address()
+    ingress = IngressSpec(listen=door, cpus=[plan.engine_core])
+    return [
+        NodeSpec(name="perf", routers=[_router(plan)], peers=[door]),
+        NodeSpec(name="perf-far", routers=[], engines=served, ingress=ingress),
+    ]
+
+
+def _free_address() -> str:
+    """Where nobody listens at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def check_pins(plan: Plan, wanted: set[int]) -> None:
