@@ -42,7 +42,8 @@ def test_what_is_no_address_of_an_instance(text: str) -> None:
     [
         "host", ":80", "host:", "host:0", "host:65536", "host:-1", "host: 80", "ho st:80",
         "::1:80", "[::1]", "[::]:80", "0.0.0.0:80", "*:80", "host:99999999999999999999",
-        "host:٨٠", "a/b:80", "[]:80",
+        "host:٨٠", "a/b:80", "[]:80", "hôst:80", "a\x00b:80", "\ud800:80", "1.2.3.4\u0661:80",
+        "a\x7f:80", "a\nb:80", "a" * 64 + ".x:80", "a..b:80", ".a:80", "a." * 127 + "a:80",
     ],
 )  # fmt: skip
 def test_what_cannot_be_dialled_is_refused_by_name(text: str) -> None:
@@ -52,7 +53,10 @@ def test_what_cannot_be_dialled_is_refused_by_name(text: str) -> None:
         check_hostport(text, SpecError, "some_setting")
 
 
-@pytest.mark.parametrize("text", ["127.0.0.1:80", "[::1]:8080", "node-7.cluster:1"])
+@pytest.mark.parametrize(
+    "text",
+    ["127.0.0.1:80", "[::1]:8080", "node-7.cluster:1", "[fe80::1%eth0]:9", "a" * 63 + ".x.:80"],
+)
 def test_host_and_port_come_back_as_they_were(text: str) -> None:
     assert hostport(*check_hostport(text)) == text
 
@@ -71,6 +75,14 @@ def test_the_address_toward_this_machine_is_its_own() -> None:
 def test_no_road_is_a_typed_error() -> None:
     with pytest.raises(ConnectionLost, match="no-such-host"):
         local_address_toward("no-such-host.invalid")
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".x", "a\x00b", "\ud800"])
+def test_what_the_system_cannot_be_asked_for_is_a_typed_error(host: str) -> None:
+    with pytest.raises(ConnectionLost, match="no address from which"):
+        local_address_toward(host)
+    with pytest.raises(SpecError, match="cannot be looked up"):
+        advertised(host)
 
 
 @pytest.mark.parametrize("host", WILDCARDS)

@@ -61,6 +61,22 @@ async def test_b125_what_cannot_be_dialled_is_the_peers_fault(address: str) -> N
         await dial(net, address, b"x", 5)
 
 
+@pytest.mark.parametrize("address", ["a" * 64 + ".x:80", "a\x00b:80", "\ud800:80", "a..b:80"])
+async def test_what_the_system_cannot_be_asked_for_is_the_peers_fault(address: str) -> None:
+    with a_net() as net, pytest.raises(RemoteProtocolError):
+        await dial(net, address, b"x", 5)
+
+
+async def test_whatever_a_lookup_raises_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*arguments: Any, **more: Any) -> Any:
+        raise UnicodeError("label too long")
+
+    monkeypatch.setattr(socket, "getaddrinfo", raises)
+    with a_net() as net, pytest.raises(RemoteProtocolError, match="label too long"):
+        await dial(net, "some.name:80", b"x", 5)
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
 async def test_a_name_is_looked_up() -> None:
     with a_net() as net, socket.create_server(("127.0.0.1", 0)) as server:
         framed = await dial(net, f"localhost:{server.getsockname()[1]}", b"x", 5)

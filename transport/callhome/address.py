@@ -19,6 +19,9 @@ _WILDCARDS: Final = frozenset({"", "0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*"})
 #: Addresses set aside for documentation: routed like any far host, so that the system tells the
 #: address this machine would use. Nothing is sent.
 _FAR: Final = ("192.0.2.1", "2001:db8::1")
+#: Characters of a name, and of each of its parts (RFC 1035).
+_LONGEST_HOST: Final = 253
+_LONGEST_LABEL: Final = 63
 #: Asks for the address of an interface (netdevice(7)).
 _SIOCGIFADDR: Final = 0x8915
 
@@ -40,17 +43,29 @@ def check_hostport(
 ) -> tuple[str, int]:
     """Host and port of ``host:port`` or ``[v6]:port``; the host comes without brackets.
 
-    Raises ``error``, naming ``what``, for anything else: no host, a wildcard, a port outside 1 to
-    65535. With ``SpecError`` it checks a setting, by default what a peer has sent.
+    Raises ``error``, naming ``what``, for anything else: no host, a wildcard, what is neither an
+    IP address nor a plain ASCII name, a port outside 1 to 65535. With ``SpecError`` it checks a
+    setting, by default what a peer has sent.
     """
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else 0
     if not colon or not 0 < number < 65536 or (":" in bare and bare is host):
         raise error(f"{what} {shown(text)} is not of the form host:port or [v6]:port")
-    if bare in _WILDCARDS or "/" in bare or any(c.isspace() for c in bare):
+    if bare in _WILDCARDS or not _plain_name(bare):
         raise error(f"{what} {shown(text)} names no host that can be dialled")
     return bare, number
+
+
+def _plain_name(host: str) -> bool:
+    """Whether a host is one that the system can be asked for.
+
+    What is not makes its functions raise ValueError or UnicodeError, or ends the text early.
+    """
+    if len(host) > _LONGEST_HOST or "/" in host or not host.isascii() or not host.isprintable():
+        return False
+    labels = host.removesuffix(".").split(".")
+    return " " not in host and all(0 < len(each) <= _LONGEST_LABEL for each in labels)
 
 
 def hostport(host: str, port: int) -> str:
@@ -67,7 +82,7 @@ def local_address_toward(host: str) -> str:
     """The numeric address of this machine from which ``host`` is reached.
 
     Asks the routing table; nothing is sent. A host name is looked up first, which may block.
-    Raises ConnectionLost when there is no road to it.
+    Raises ConnectionLost when there is no road to it, or it is no host at all.
     """
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
@@ -75,7 +90,7 @@ def local_address_toward(host: str) -> str:
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(target)
             return str(probe.getsockname()[0])
-    except OSError as error:
+    except (OSError, ValueError) as error:
         text = f"this machine has no address from which {shown(host)} can be reached: {error}"
         raise ConnectionLost(text, peer=host) from error
 
@@ -113,7 +128,7 @@ def _interfaces() -> Iterator[str]:
 def _numeric(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise SpecError(
             f"host {shown(host)} cannot be looked up: {error}; give an address of this machine"
         ) from error

@@ -12,7 +12,7 @@ from transport.callhome.address import check_hostport
 from transport.callhome.framed import FramedLink
 from transport.callhome.link import Link
 from transport.callhome.net import Net, lost, tune
-from transport.errors import ConnectionLost
+from transport.errors import ConnectionLost, RemoteProtocolError, shown
 from transport.wire.framing import LIMIT
 
 #: Seconds before the second and the third try when this machine has no port left to dial from.
@@ -56,6 +56,9 @@ async def dial_link(net: Net, address: str, timeout: float) -> Link:
     except OSError as error:
         net.count("dial.failed")
         raise lost(address, error) from error
+    except ValueError as error:  # UnicodeError is one
+        net.count("dial.failed")
+        raise RemoteProtocolError(f"address {shown(address)} cannot be dialled: {error}") from error
     net.count("dialled")
     return Link(net, sock, address)
 
