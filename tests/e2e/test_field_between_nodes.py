@@ -229,7 +229,7 @@ async def test_b136_20_000_short_streams_in_a_row_over_two_nodes() -> None:
         assert base == [base[0]] * 20
         # What goes wrong with time does so in all of the last rounds, other work only in some.
         p99 = [each["p99"] for each in found]
-        assert min(p99[-5:]) < 2 * min(p99[:5]), p99
+        assert min(p99[10:]) < 2 * min(p99[:10]), p99
         async with cluster.client() as client:
             await wait_idle(client)
             ways = (await inspect(client.ref("router")))["ways"]

@@ -1,7 +1,8 @@
 """Short streams in a row to a node that is taken for one of Dynamo's, a socket for each of them:
 ``python -m tests.router.short_streams FOLDER ROUNDS``.
 
-It prints a line of JSON for each round of 500: how many failed, the descriptors, and the p99.
+It prints a line of JSON for each round of 500: how many failed, descriptors and dials so far, the p99
+and what one has cost.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.router.nodes import node
 from tests.router.rig import router_rig
 
 GO = "t.far.go"
+DIALS = ("dialled", "dial.ports", "dial.failed")
 
 
 async def main() -> None:
@@ -27,7 +29,7 @@ async def main() -> None:
         records = [each._replace(speaks="") for each in far.records]
         async with router_rig(folder / "a", *records) as here:
             for _ in range(rounds):
-                failed, times = 0, []
+                failed, times, used = 0, [], time.process_time()
                 for _ in range(500):
                     begun = time.perf_counter()
                     try:
@@ -39,7 +41,8 @@ async def main() -> None:
                     times.append(time.perf_counter() - begun)
                 await here.idle()
                 found = {"failed": failed, "p99": sorted(times)[494], "fds": descriptors()}
-                found["dialled"] = far.ingress.net.counters["dialled"]
+                found["cpu"] = (time.process_time() - used) / 500
+                found |= {each: far.ingress.net.counters.get(each, 0) for each in DIALS}
                 sys.stdout.write(json.dumps(found) + "\n")
                 sys.stdout.flush()
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import require_root
 
-ROUNDS = 12
+ROUNDS = 8
 ROOT = Path(__file__).parents[2]
 
 
@@ -34,7 +34,7 @@ def short_streams(folder: Path, *before: str) -> list[dict[str, Any]]:
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("ports", ["all ports", "1,000 ports"])
 def test_b136_a_socket_for_each_stream_exhausts_no_ports(tmp_path: Path, ports: str) -> None:
-    """6,000 streams. With all ports 28,000 would do if they stayed taken, with 1,000 not."""
+    """4,000 streams. With all ports 28,000 would do if they stayed taken, with 1,000 not."""
     before: tuple[str, ...] = ()
     if ports != "all ports":
         require_root("a network of its own with 1,000 ports")
@@ -53,6 +53,10 @@ def test_b136_a_socket_for_each_stream_exhausts_no_ports(tmp_path: Path, ports: 
     assert found[-1]["dialled"] == 500 * ROUNDS
     used = [each["fds"] for each in found]
     assert max(used) - min(used) <= 2, used
-    # What goes wrong with time does so in all of the last rounds, other work only in some.
-    p99 = [each["p99"] for each in found]
-    assert min(p99[-4:]) < 2 * min(p99[:4]), p99
+    assert (found[-1]["dial.ports"], found[-1]["dial.failed"]) == (0, 0)  # none had to wait
+    # What goes wrong with time does so in all of the last rounds, and costs time of ours; other
+    # work on this machine only makes some of them wait.
+    p99, cpu = ([each[what] for each in found] for what in ("p99", "cpu"))
+    half = ROUNDS // 2
+    slower = min(p99[half:]) > 2 * min(p99[:half])
+    assert not (slower and min(cpu[half:]) > 1.3 * min(cpu[:half])), (p99, cpu)
