@@ -1,8 +1,8 @@
 """Short streams in a row to a node that is taken for one of Dynamo's, a socket for each of them:
 ``python -m tests.router.short_streams FOLDER ROUNDS``.
 
-It prints a line of JSON for each round of 500: how many failed, descriptors and dials so far, the p99
-and what one has cost.
+It prints a line of JSON for each round of 500: how many failed, descriptors and dials so
+far, the p99, and what one has cost.
 """
 
 from __future__ import annotations
