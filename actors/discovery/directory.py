@@ -19,6 +19,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from actors.discovery.base import Change, Listener
@@ -113,7 +114,7 @@ class DirectoryPublisher:
 
     Made by the ingress once it listens: ``start``, then every ``Change`` of the node's registry to
     ``changed``, then ``close``. A file that somebody removes is written again with the next
-    heartbeat. Trouble with the file system is logged once and tried again; it never raises.
+    heartbeat. Trouble with a file is logged once and tried again; it keeps no other file waiting.
     """
 
     def __init__(self, directory: str, *, reached: str, ingress: int, beat: float = BEAT) -> None:
@@ -126,15 +127,18 @@ class DirectoryPublisher:
         self._written: set[str] = set()
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._trouble = ""
+        #: What cannot be done now, by file, and the texts of it that have been told.
+        self._troubles: dict[str, str] = {}
+        self._told: set[str] = set()
+        # One at a time, by a name that is short however long the record's is.
+        self._temporary = os.path.join(directory, f".{ingress:x}-new")
 
     def start(self) -> None:
         """Raises SpecError when nothing can be written there."""
-        probe = self._temporary("probe")
         try:
             os.makedirs(self._folder, exist_ok=True)
-            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
-            os.unlink(probe)
+            os.close(os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+            os.unlink(self._temporary)
         except OSError as error:
             raise SpecError(
                 f"directory: {self._directory!r} cannot be written: {error.strerror}; "
@@ -195,24 +199,40 @@ class DirectoryPublisher:
             try:
                 order = self._orders.get(timeout=max(0.0, due - time.monotonic()))
             except queue.Empty:
-                self._guard(self._renew)
+                self._renew()
+                self._report()
                 due = time.monotonic() + self._beat
                 continue
             if order is None:
                 return
-            self._guard(order)
-
-    def _guard(self, order: Callable[[], None]) -> None:
-        try:
             order()
+            self._report()
+
+    def _try(self, name: str, step: Callable[[], None]) -> None:
+        """One step for one file: what fails there is no matter for the others."""
+        try:
+            step()
         except OSError as error:
-            if self._trouble != str(error):
-                self._trouble = str(error)
+            self._troubles[name] = error.strerror or str(error)
+        else:
+            self._troubles.pop(name, None)
+
+    def _report(self) -> None:
+        """One line for each trouble and one when all are over, not one for each heartbeat."""
+        told, self._told = self._told, set(self._troubles.values())
+        for name, trouble in self._troubles.items():
+            if trouble not in told:
+                told.add(trouble)
                 log.warning(
-                    "records of this node cannot be written: %s; tried again every %g s",
-                    error,
+                    "the record %s (of %d such) cannot be written or removed: %s; "
+                    "tried again every %g s",
+                    name,
+                    len(self._troubles),
+                    trouble,
                     self._beat,
                 )
+        if told and not self._troubles:
+            log.warning("records of this node can be written again")
 
     def _replace(self, wanted: dict[str, bytes]) -> None:
         for name in [name for name in self._wanted if name not in wanted]:
@@ -222,37 +242,41 @@ class DirectoryPublisher:
 
     def _put(self, name: str, content: bytes) -> None:
         self._wanted[name] = content
-        os.makedirs(self._folder, exist_ok=True)
-        # In the directory itself: nobody looks for records there, and a rename can end it.
-        temporary = self._temporary(name)
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-            os.replace(temporary, os.path.join(self._folder, name))
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        self._written.add(name)
+        self._try(name, partial(self._write, name, content))
 
     def _drop(self, name: str) -> None:
         self._wanted.pop(name, None)
-        if name in self._written:
-            self._written.discard(name)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self._folder, name))
+        self._try(name, partial(self._remove, name))
 
     def _renew(self) -> None:
+        for name in self._written - self._wanted.keys():
+            self._drop(name)  # as it could not be removed before
         for name, content in self._wanted.items():
-            try:
-                if name not in self._written:
-                    raise FileNotFoundError(name)
-                os.utime(os.path.join(self._folder, name))
-            except FileNotFoundError:
-                self._put(name, content)
-        if self._trouble:
-            self._trouble = ""
-            log.warning("records of this node can be written again")
+            self._try(name, partial(self._touch, name, content))
 
-    def _temporary(self, name: str) -> str:
-        return os.path.join(self._directory, f".{self._ingress:x}-{name}")
+    def _touch(self, name: str, content: bytes) -> None:
+        try:
+            if name not in self._written:
+                raise FileNotFoundError(name)
+            os.utime(os.path.join(self._folder, name))
+        except FileNotFoundError:
+            self._write(name, content)
+
+    def _write(self, name: str, content: bytes) -> None:
+        os.makedirs(self._folder, exist_ok=True)
+        # In the directory itself: nobody looks for records there, and a rename can end it.
+        try:
+            with open(self._temporary, "wb") as file:
+                file.write(content)
+            os.replace(self._temporary, os.path.join(self._folder, name))
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
+            raise
+        self._written.add(name)
+
+    def _remove(self, name: str) -> None:
+        if name in self._written:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self._folder, name))
+            self._written.discard(name)

@@ -14,7 +14,7 @@ import pytest
 
 from actors.discovery.base import Change
 from actors.discovery.directory import DirectoryDiscovery, DirectoryPublisher
-from actors.discovery.files import instances_folder
+from actors.discovery.files import file_name, instances_folder
 from actors.discovery.record import pack_record
 from actors.errors import SpecError
 from actors.messages import Added, Removed, Snapshot
@@ -114,6 +114,56 @@ async def test_trouble_is_told_once_and_over(
     (directory / "v1").unlink()
     await wait_until(lambda: names(directory))
     await wait_until(lambda: len(caplog.records) == 2)
+    await writer.close()
+
+
+def spoil(directory: Path, name: str) -> None:
+    """A folder stands where the record's file would."""
+    os.makedirs(os.path.join(instances_folder(str(directory)), name))
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["snapshot", "one by one"])
+async def test_a_file_that_cannot_be_written_costs_no_other_its_heartbeat(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, whole: bool
+) -> None:
+    caplog.set_level(logging.WARNING)
+    blocked, long = engine(1), engine(2, f"demo.{'ä' * 40}.generate")
+    spoil(tmp_path, file_name(blocked.endpoint, 1))
+    records = [blocked, long, engine(3)]
+    writer = publisher(tmp_path)
+    for change in [Snapshot(records)] if whole else map(Added, records):
+        writer.changed(change)
+    path = Path(instances_folder(str(tmp_path)), file_name(engine(3).endpoint, 3))
+    await wait_until(path.exists)
+    os.utime(path, (1, 1))
+    await wait_until(lambda: path.stat().st_mtime > 1)
+    await asyncio.sleep(TICK)
+    assert len(caplog.records) <= 2  # each trouble once
+    assert blocked.endpoint.replace(".", "%2F") in caplog.records[0].getMessage()
+    writer.changed(Removed(blocked, "gone"))
+    writer.changed(Removed(long, "gone"))
+    await wait_until(lambda: "again" in caplog.records[-1].getMessage())
+    await writer.close()
+    assert names(tmp_path) == [file_name(blocked.endpoint, 1)]  # the folder is not ours
+
+
+async def test_a_file_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
+    writer = publisher(tmp_path, beat=9.0)
+    writer.changed(Snapshot([engine(1), engine(2)]))
+    await wait_until(lambda: len(names(tmp_path)) == 2)
+    first = Path(instances_folder(str(tmp_path)), names(tmp_path)[0])
+    os.unlink(first)
+    os.mkdir(first)
+    await writer.close()
+    assert names(tmp_path) == [first.name]
+
+
+async def test_a_name_of_full_length_is_written(tmp_path: Path) -> None:
+    writer = publisher(tmp_path)
+    record = engine(1, f"demo.{'x' * 230}.generate")
+    assert len(file_name(record.endpoint, 1)) > 250
+    writer.changed(Added(record))
+    await wait_until(lambda: names(tmp_path))
     await writer.close()
 
 
