@@ -113,6 +113,22 @@ def _checked(entry: list[Any]) -> list[Any]:
     return entry
 
 
+def in_line(handles: list[Any]) -> int:
+    """The bytes of what stands in a message from another node in place of handles.
+
+    Raises RemoteProtocolError unless each is ``[dtype, shape, bytes]``: a handle from there would
+    name memory of this node, anybody's.
+    """
+    if len(handles) > MAX_HANDLES:
+        raise _lie(f"has {len(handles)} parts, {MAX_HANDLES} are allowed")
+    size = 0
+    for each in handles:
+        if type(each) is not list or len(each) != 3:
+            raise _lie("refers to shared memory; handles never leave their node")
+        size += len(_checked(each)[2])
+    return size
+
+
 class Incoming:
     """One value on its way in from another node: where its body goes, and what it is then.
 
@@ -126,32 +142,38 @@ class Incoming:
     def __init__(self, runtime: Runtime, message: ItemBody) -> None:
         _check(runtime, message)
         self._message = message
+        payload = message.payload
+        self._payload: bytes | memoryview = payload if isinstance(payload, bytes) else b""
+        self._entries: list[bytes | memoryview | Frame] = []
         #: Where the bytes of the body go, in its order. Who fills them lets go of them afterwards.
         self.targets: list[memoryview] = []
-        payload = message.payload
-        self._payload: bytes | memoryview = (
-            self._heap(payload) if isinstance(payload, int) else payload
-        )
-        self._entries: list[bytes | memoryview | Frame] = [
-            self._room(runtime, data) if type(data) is int else data for _, _, data in message.table
+        self._find_places(runtime)
+
+    def _find_places(self, runtime: Runtime) -> None:
+        """A place for each part that is to come: in the arena, all others together outside it."""
+        payload, table = self._message.payload, self._message.table
+        frames: list[Frame | None] = [
+            _frame(runtime, data) if type(data) is int else None for _, _, data in table
         ]
-
-    def _heap(self, size: int) -> memoryview:
-        try:
-            place = bytearray(size) if size <= _PAGED else mmap.mmap(-1, size)
-        except (OSError, MemoryError) as error:
-            raise MemoryExhausted(f"no memory for a payload of {size} bytes: {error}") from error
-        target = memoryview(place)
-        self.targets.append(target)
-        return target
-
-    def _room(self, runtime: Runtime, size: int) -> memoryview | Frame:
-        if size >= runtime.memory.threshold:
-            with suppress(MemoryExhausted):  # outside the arena then, and on in line
-                frame = runtime.memory.frames.new(size, "uint8")
+        outside = payload if isinstance(payload, int) else 0
+        for (_, _, data), frame in zip(table, frames, strict=True):
+            if frame is None and type(data) is int:
+                outside += data
+        heap, at = _heap(outside), 0
+        if isinstance(payload, int):
+            self._payload, at = heap[:payload], payload
+            self.targets.append(self._payload)
+        for (_, _, data), frame in zip(table, frames, strict=True):
+            if frame is not None:
                 self.targets.append(frame.array.data)
-                return frame
-        return self._heap(size)
+                self._entries.append(frame)
+            elif type(data) is int:
+                place = heap[at : at + data]
+                at += data
+                self.targets.append(place)
+                self._entries.append(place)
+            else:
+                self._entries.append(data)
 
     def finish(self) -> Encoded:
         """The body is whole: the value as it goes on, its handles held by us until they are lent or
@@ -176,6 +198,24 @@ class Incoming:
         self._payload = b""
 
 
+def _frame(runtime: Runtime, size: int) -> Frame | None:
+    """Room in the arena; None for what is not worth it, and when there is none."""
+    if size >= runtime.memory.threshold:
+        with suppress(MemoryExhausted):  # outside the arena then, and on in line
+            return runtime.memory.frames.new(size, "uint8")
+    return None
+
+
+def _heap(size: int) -> memoryview:
+    """Memory outside the arena. One place for all parts of a value: many small ones, announced and
+    never sent, must not take memory page by page either.
+    """
+    try:
+        return memoryview(bytearray(size) if size <= _PAGED else mmap.mmap(-1, size))
+    except (OSError, MemoryError) as error:
+        raise MemoryExhausted(f"no memory for a value of {size} bytes: {error}") from error
+
+
 def _check(runtime: Runtime, message: ItemBody) -> None:
     """Before any memory is taken: does the message agree with itself and with our limits?"""
     if len(message.table) > MAX_HANDLES:
@@ -188,11 +228,15 @@ def _check(runtime: Runtime, message: ItemBody) -> None:
     if near + far != message.size:
         raise _lie(f"counts as {message.size} bytes and has {near + far}")
     settings = runtime.settings
-    if near > settings.payload_limit or far > settings.arena_limit:
+    # What is too small for the arena goes on in line, as the payload does.
+    threshold = runtime.memory.threshold
+    small = sum([data for _, _, data in message.table if type(data) is int and data < threshold])
+    if near + small > settings.payload_limit or far > settings.arena_limit:
         raise TooLarge(
-            f"a value from another node has a payload of {near} bytes and arrays of {far}; this "
-            f"node takes {settings.payload_limit} and {settings.arena_limit}: send less at once, "
-            "or raise its payload_limit or arena_limit"
+            f"a value from another node has a payload of {near} bytes and arrays of {far}, {small} "
+            f"of them in small ones; this node takes {settings.payload_limit} (small ones "
+            f"included) and {settings.arena_limit}: send less at once, or raise its payload_limit "
+            "or arena_limit"
         )
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.errors import CallBackFailed, DeadlineExceeded
-from actors.kernel.bodies import LARGE, Outgoing, outgoing
+from actors.kernel.bodies import LARGE, Outgoing, in_line, outgoing
 from actors.kernel.lanes import Lane
 from actors.messages import (
     Accept,
@@ -230,11 +230,12 @@ class MuxRelay(Relay):
         self._pass_on(Items(self.stream, m.first, payloads), sum(map(len, payloads)))
 
     def take_item(self, m: Item) -> None:
-        """An item whose arrays are in line."""
+        """An item whose arrays are in line; it counts as what it is, whatever it says."""
+        size = len(m.payload) + in_line(m.handles)
         if not self.seen:
             self._called()
         self.items = m.seq + 1
-        self._pass_on(m._replace(stream=self.stream), m.size)
+        self._pass_on(Item(self.stream, m.seq, m.payload, m.handles, size), size)
 
     def take_body(self, m: ItemBody) -> None:
         """A large item: its bytes go into memory of ours, which is lent to the home."""

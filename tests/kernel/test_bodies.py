@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from actors.errors import MemoryExhausted, RemoteProtocolError, TooLarge
-from actors.kernel.bodies import LARGE, Incoming, outgoing
+from actors.kernel.bodies import LARGE, Incoming, in_line, outgoing
 from actors.messages import ItemBody
 from tests.kernel.relays import STREAM, actors, at_rest, bytes_of, send
 from transport.payload import Encoded
@@ -229,8 +229,32 @@ async def test_an_announced_payload_takes_memory_only_as_it_fills(
         assert _resident() - before < 20 * MIB
         incoming.drop()
         monkeypatch.setattr("mmap.mmap", _no_memory)
-        with pytest.raises(MemoryExhausted, match="no memory for a payload of"):
+        with pytest.raises(MemoryExhausted, match="no memory for a value of"):
             Incoming(far.runtime, ItemBody(STREAM, 0, large, [], large, 1))
+
+
+async def test_many_small_parts_take_memory_only_as_they_fill(tmp_path: Path) -> None:
+    async with actors(str(tmp_path), "relay") as (relay,):
+        part, count = 20_000, 5_000
+        table = [["", [part], part] for _ in range(count)]
+        before = _resident()
+        incoming = Incoming(relay.runtime, ItemBody(STREAM, 0, b"", table, part * count, 1))
+        assert [len(each) for each in incoming.targets] == [part] * count
+        assert _resident() - before < 16 << 20
+        incoming.targets[0][:] = b"a" * part
+        incoming.targets[-1][:] = b"z" * part
+        encoded = incoming.finish()
+        assert encoded.handles[0][2] == b"a" * part
+        assert encoded.handles[-1][2] == b"z" * part
+
+
+async def test_small_parts_count_as_what_is_in_line_does(tmp_path: Path) -> None:
+    async with actors(str(tmp_path), "relay", payload_limit=64 << 10) as (relay,):
+        table = [["", [20_000], 20_000] for _ in range(4)]
+        with pytest.raises(TooLarge, match="small ones"):
+            Incoming(relay.runtime, ItemBody(STREAM, 0, b"", table, 80_000, 1))
+        large = [["", [200_000], 200_000]]
+        Incoming(relay.runtime, ItemBody(STREAM, 0, b"", large, 200_000, 1)).drop()
 
 
 def _no_memory(*arguments: Any) -> None:
@@ -240,3 +264,21 @@ def _no_memory(*arguments: Any) -> None:
 def _resident() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * 4096
+
+
+def test_only_what_is_in_line_comes_from_another_node() -> None:
+    assert in_line([]) == 0
+    assert in_line([["<f4", [2], bytes(8)], ["", [3], b"abc"]]) == 11
+    for wrong in (
+        [[1, 2, 3, 4, 5, "<f4", [1]]],
+        [["<f4", [1], bytes(4)], [1, 2, 3, 4, 5, "<f4", [1]]],
+        [7],
+        [b"abc"],
+        ["abc"],
+        [["<f4", [1]]],
+    ):
+        with pytest.raises(RemoteProtocolError, match="never leave their node"):
+            in_line(wrong)
+    for wrong in ([[1, [1], b"x"]], [["", 1, b"x"]], [["", [1], 1]], [["", [1], b""]] * 100_000):
+        with pytest.raises(RemoteProtocolError):
+            in_line(wrong)
