@@ -24,8 +24,9 @@ SPEAKS: Final = "callhome1"
 #: The path at which every ingress tells its node's records.
 RESERVED: Final = "callhome/records"
 
-_WORD = re.compile(r"[^\x00-\x20/\x7f]{1,255}")
-_PATH = re.compile(r"[^\x00-\x20\x7f]{1,1024}")
+# Half a surrogate pair has no bytes: nobody could be told of such a record, nor dial it.
+_WORD = re.compile(r"[^\x00-\x20/\x7f\ud800-\udfff]{1,255}")
+_PATH = re.compile(r"[^\x00-\x20\x7f\ud800-\udfff]{1,1024}")
 _CODECS: Final = ("msgpack", "json")
 _LARGEST_ID: Final = (1 << 64) - 1
 _LARGEST_CAPACITY: Final = 1 << 20

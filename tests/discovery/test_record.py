@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from actors.discovery.files import file_name
 from actors.discovery.record import SPEAKS, BadRecord, pack_record, read_record, routing_path
 from actors.messages import Record
 from tests.discovery.samples import DYNAMO, dynamo, engine
 from transport.bus.address import Address
+from transport.wire.codec import decode, encode
 
 
 def test_a_record_of_dynamo() -> None:
@@ -84,6 +86,9 @@ def test_a_later_version_of_ours_is_read_as_far_as_it_goes() -> None:
         (dynamo(transport={"tcp": "127.0.0.1/a"}), "host:port"),
         (dynamo(transport={"tcp": "h:1/" + "x" * 1025}), "not 'host:port/path'"),
         (dynamo(transport={"tcp": "h:99999/a"}), "host:port"),
+        (dynamo(transport={"tcp": "h:1/a\ud800"}), "not 'host:port/path'"),
+        (dynamo(namespace="a\ud800"), "namespace is"),
+        (dynamo(endpoint="a\udfff"), "endpoint is"),
         (dynamo(request_plane_codec="xml"), "request_plane_codec is 'xml'"),
         (dynamo(request_plane_codec=["msgpack"]), "request_plane_codec is"),
         (dynamo(callhome="callhome1"), "callhome is 'callhome1'"),
@@ -96,3 +101,16 @@ def test_what_does_not_hold_is_refused_with_its_field(data: Any, words: str) -> 
         read_record(data)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("host", ["\ud800", "a\x00b", "böse.example", "a" * 64 + ".example"])
+def test_a_host_that_nobody_can_look_up_is_refused(host: str) -> None:
+    with pytest.raises(BadRecord):
+        read_record(dynamo(transport={"tcp": f"{host}:7400/a/b"}))
+
+
+@pytest.mark.parametrize("name", ["ä", "\x9f", "深い", "\ufdd0"])
+def test_whatever_is_read_can_be_written_and_told(name: str) -> None:
+    found = read_record(dynamo(namespace=name, transport={"tcp": f"h:1/{name}"}))
+    decode(encode([found.endpoint, found.via]))
+    assert file_name(found.endpoint, found.instance).isascii()
