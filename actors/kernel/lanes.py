@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from actors.kernel.bodies import Incoming
 from actors.kernel.links import held
@@ -22,6 +22,11 @@ from transport.wire.message import Message
 
 if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
+
+#: Messages beside the items that a window counts (ends, and what has no items), and the bytes that
+#: any message counts for.
+_BESIDE: Final = 16
+_ANY: Final = 4096
 
 
 class Bodies(Protocol):
@@ -39,11 +44,12 @@ class Bodies(Protocol):
 class _Place:
     """A place in the queue: a message that may go, or one whose body has not come yet."""
 
-    __slots__ = ("encoded", "incoming", "message", "size", "unwanted")
+    __slots__ = ("encoded", "incoming", "message", "size", "unwanted", "waits")
 
     def __init__(self, message: Message | None, size: int) -> None:
         self.message = message
-        self.size = size
+        #: Bytes that the message carries, and those that count while it waits here.
+        self.size = self.waits = size
         self.incoming: Incoming | None = None
         #: Tells the connection, while the body comes, that it may go nowhere.
         self.unwanted: Callable[[], None] | None = None
@@ -54,12 +60,19 @@ class _Place:
 class Lane:
     """What one relayed stream sends to ``peer``, an actor on this node's bus, as stream
     ``number``.
+
+    ``items`` and ``size`` are the peer's window for this direction, 0: that of this node's
+    settings. So much, and one item that is larger, may wait here, bodies counted as announced.
     """
 
-    __slots__ = ("_closed", "_queue", "_runtime", "_waiting", "number", "peer")
+    __slots__ = ("_closed", "_items", "_queue", "_runtime", "_size", "_waiting", "number", "peer")
 
-    def __init__(self, runtime: Runtime, peer: Address, number: int) -> None:
+    def __init__(
+        self, runtime: Runtime, peer: Address, number: int, items: int = 0, size: int = 0
+    ) -> None:
         self._runtime = runtime
+        self._items = (items or runtime.settings.window_items) + _BESIDE
+        self._size = (size or runtime.settings.window_bytes) + _BESIDE * _ANY
         self.peer = peer
         self.number = number
         # Most streams never have a body: theirs costs no queue.
@@ -77,14 +90,20 @@ class Lane:
         if not self._queue:
             self._runtime.port.send(self.peer, message, size=size)
             return
-        settings = self._runtime.settings
-        self._waiting += size
-        if len(self._queue) >= settings.outbox_messages or self._waiting > settings.outbox_bytes:
+        self._put(_Place(message, size))
+
+    def _put(self, place: _Place) -> None:
+        """Let it wait. Sending takes a positive balance of credit: the last may go beyond it."""
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = deque()
+        if len(queue) >= self._items or self._waiting >= self._size:
             raise RemoteProtocolError(
-                f"{len(self._queue)} messages and {self._waiting} bytes of one stream wait behind "
+                f"{len(queue)} messages and {self._waiting} bytes of one stream wait behind "
                 "a body: its sender minds no credit"
             )
-        self._queue.append(_Place(message, size))
+        queue.append(place)
+        self._waiting += place.waits
 
     def body(
         self,
@@ -96,31 +115,29 @@ class Lane:
         """Take in what follows ``message`` and pass on what ``make`` says it is, in its turn.
 
         ``failed`` is called, at most once and never after ``close``, with RemoteProtocolError for a
-        message that cannot be, TooLarge, MemoryExhausted, or ConnectionLost when the body does not
-        come. The lane has closed by then, since what is behind a hole must not go on: the stream's
+        message that cannot be or for which there is no credit, TooLarge, MemoryExhausted, or
+        ConnectionLost when the body does not come. The lane has closed by then, since what is behind a hole must not go on: the stream's
         end goes past it.
         """
         if self._closed:
             return
-        try:
-            incoming = Incoming(self._runtime, message)
-        except CallHomeError as error:
-            self.close()
-            failed(error)
-            return
-        place = _Place(None, 0)
-        place.incoming = incoming
-        if self._queue is None:
-            self._queue = deque()
-        self._queue.append(place)
+        place = _Place(None, message.size)
 
         def done(whole: bool) -> None:
             self._came(place, whole, make, failed)
 
-        if incoming.targets:
-            place.unwanted = partial(connection.drop_body, message.body)
-            connection.expect(message.body, incoming.targets, done)
-        else:
+        try:
+            self._put(place)
+            place.incoming = Incoming(self._runtime, message)
+            if place.incoming.targets:
+                connection.expect(message.body, place.incoming.targets, done)
+                # Not before: it may be the number of somebody else's body.
+                place.unwanted = partial(connection.drop_body, message.body)
+        except CallHomeError as error:
+            self.close()
+            failed(error.with_traceback(None))  # which would hold on to the memory
+            return
+        if place.unwanted is None:
             done(True)
 
     def close(self) -> None:
@@ -162,7 +179,6 @@ class Lane:
             else:
                 place.encoded, place.size = found, found.carried
                 place.message = make(found)
-                self._waiting += place.size
                 self._go_on()
 
         encoded = incoming.finish()
@@ -175,5 +191,5 @@ class Lane:
         """Send what stands at the head and may go."""
         while self._queue and (message := self._queue[0].message) is not None:
             place = self._queue.popleft()
-            self._waiting -= place.size
+            self._waiting -= place.waits
             self._runtime.port.send(self.peer, message, size=place.size)

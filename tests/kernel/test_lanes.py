@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -188,16 +189,74 @@ async def test_a_message_that_lies_ends_the_lane(tmp_path: Path) -> None:
         assert home.messages == []
 
 
-async def test_what_waits_behind_a_body_is_bounded(tmp_path: Path) -> None:
+async def test_what_waits_behind_a_body_is_bounded_by_the_stream_s_own_window(
+    tmp_path: Path,
+) -> None:
     async with actors(str(tmp_path), "relay", "home", outbox_messages=4) as (relay, home):
-        lane, feed, failed = Lane(relay.runtime, home.runtime.address, STREAM), Feed(), Failures()
+        lane = Lane(relay.runtime, home.runtime.address, STREAM, 1000, 4 * MIB)
+        feed, failed = Feed(), Failures()
         lane.body(feed, _large(relay, 0, 1)[0], item(0), failed)
-        for seq in range(1, 4):
+        for seq in range(1, 1000):  # far more than the outbox of anybody takes
             lane.send(Items(STREAM, seq, [b"x"]), 1)
-        with pytest.raises(RemoteProtocolError, match=r"4 messages and 4 bytes.*no credit"):
-            lane.send(Items(STREAM, 4, [b"x"]), 1)
+        with pytest.raises(RemoteProtocolError, match="of one stream wait behind.*no credit"):
+            for seq in range(1000, 1100):
+                lane.send(Items(STREAM, seq, [b"x"]), 1)
         lane.close()
         await at_rest(relay)
+
+
+async def test_bytes_behind_a_body_count_and_so_does_what_it_announces(tmp_path: Path) -> None:
+    async with actors(str(tmp_path), "relay", "home", window_bytes=3 * MIB) as (relay, home):
+        lane, feed, failed = Lane(relay.runtime, home.runtime.address, STREAM), Feed(), Failures()
+        for seq in range(4):
+            lane.body(feed, _large(relay, seq, seq + 1)[0], item(seq), failed)
+        with pytest.raises(RemoteProtocolError, match="no credit"):
+            lane.send(Items(STREAM, 4, [b"x"]), 1)
+        lane.body(feed, _large(relay, 5, 9)[0], item(5), failed)
+        assert [type(error) for error in failed] == [RemoteProtocolError]
+        assert sorted(feed.dropped) == [1, 2, 3, 4]
+        assert feed.wanted == {}
+        await at_rest(relay)
+
+
+async def test_one_value_larger_than_the_window_passes_alone(tmp_path: Path) -> None:
+    async with actors(str(tmp_path), "relay", "home", window_bytes=MIB // 2) as (relay, home):
+        lane, feed, failed = Lane(relay.runtime, home.runtime.address, STREAM), Feed(), Failures()
+        for seq in range(2):
+            lane.body(feed, _large(relay, seq, seq + 1)[0], item(seq), failed)
+            feed.bring(seq + 1, [ARRAY.tobytes()])
+            assert (await home.value() == ARRAY).all()
+        assert failed == []
+        await at_rest(relay)
+
+
+async def test_a_body_number_in_use_costs_who_announces_it_and_not_whose_it_is(
+    tmp_path: Path,
+) -> None:
+    async with actors(str(tmp_path), "relay", "home") as (relay, home):
+        feed, failed, other = OneEach(), Failures(), Failures()
+        lane = Lane(relay.runtime, home.runtime.address, STREAM)
+        lane.body(feed, _large(relay, 0, 7)[0], item(0), failed)
+        second = Lane(relay.runtime, home.runtime.address, STREAM + 1)
+        second.body(feed, _large(relay, 0, 7)[0], item(0), other)
+        assert [type(error) for error in other] == [RemoteProtocolError]
+        second.close()
+        assert feed.dropped == []
+        feed.bring(7, [ARRAY.tobytes()])
+        assert (await home.value() == ARRAY).all()
+        assert failed == []
+        await at_rest(relay)
+
+
+class OneEach(Feed):
+    """As the connection, it takes a number only once."""
+
+    def expect(
+        self, number: int, targets: Sequence[memoryview], done: Callable[[bool], None]
+    ) -> None:
+        if number in self.wanted:
+            raise RemoteProtocolError(f"body {number} was announced while it is on its way")
+        super().expect(number, targets, done)
 
 
 async def test_a_reader_that_dies_gives_back_what_it_was_lent(tmp_path: Path) -> None:
