@@ -93,3 +93,21 @@ async def test_conformance_26_streams_each_way_by_every_policy(tmp_path: Path, p
             await chat.end()
             assert [item async for item in chat] == ["end 0", "end 1", "end 2"]
         await wait_until(lambda: not actor.occupancy.permits(), what="all permits are back")
+
+
+def test_conformance_33_two_loops_of_a_process_one_after_another(tmp_path: Path) -> None:
+    async def one(number: int) -> None:
+        folder = tmp_path / str(number)
+        async with (
+            node(folder / "b", (GO, Noted, {})) as far,
+            router_rig(folder / "a", *far.records) as here,
+        ):
+            assert await here.client.call(GO, number, timeout=10.0) == number
+            foreign = [each._replace(speaks="", endpoint="t.far.other") for each in far.records]
+            for each in foreign:
+                here.told.add(each)
+            assert await here.client.call("t.far.other", number, timeout=10.0) == number
+            await here.idle()
+
+    for number in range(3):
+        asyncio.run(one(number), debug=True)
