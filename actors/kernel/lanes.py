@@ -116,8 +116,8 @@ class Lane:
 
         ``failed`` is called, at most once and never after ``close``, with RemoteProtocolError for a
         message that cannot be or for which there is no credit, TooLarge, MemoryExhausted, or
-        ConnectionLost when the body does not come. The lane has closed by then, since what is behind a hole must not go on: the stream's
-        end goes past it.
+        ConnectionLost when the body does not come. The lane has closed by then, since what is
+        behind a hole must not go on: the stream's end goes past it.
         """
         if self._closed:
             return
