@@ -35,7 +35,6 @@ class SocketRelay(Relay):
     """One stream on sockets of its own."""
 
     __slots__ = (
-        "_acknowledged",
         "_batch",
         "_begun",
         "_codec",
@@ -67,7 +66,6 @@ class SocketRelay(Relay):
         self._paused = False
         #: Items of this tick; they go home together.
         self._batch: list[bytes] = []
-        self._acknowledged = False
         #: The prologue has come.
         self._begun = False
         #: The terminal wrapper has come.
@@ -85,30 +83,31 @@ class SocketRelay(Relay):
         """The request was acknowledged, refused, or nobody knows."""
         if self.over or self._begun:
             return
-        if isinstance(reply, CallHomeError):
-            if self._response is None and self._request is None:
-                self.fail(reply)  # what has called home has the request, whatever was replied
-        elif reply:
+        called = self._response is not None or self._request is not None
+        if isinstance(reply, CallHomeError) and not called:
+            self.fail(reply)
+        elif isinstance(reply, bytes) and reply:
             self.fail(refusal(self.target, self.worker.via, reply))
-        else:
-            self._acknowledged = True
+        else:  # who has called home has the request, whatever became of the reply
             self._await_next()
 
     def _await_next(self) -> None:
+        """The worker has the request, as its reply or a call of it has told."""
         settings = self.plane.runtime.settings
         if self._begun:
             self.await_until(math.inf)
         elif self._response is not None:
             self.await_until(settings.prologue_timeout)
-        elif self._acknowledged:
+        elif self.deadline == math.inf:  # half a call is no reason to wait longer
             self.await_until(settings.dial_in_timeout)
 
     def expired(self) -> CallHomeError:
         settings, via = self.plane.runtime.settings, self.worker.via
         if self._response is None:
             where = self.halves[0].info.get("address") if self.halves else ""
+            what = "" if self._request is None else " for the response, only for the request,"
             return CallBackFailed(
-                f"{self.target}: {via} took the request and did not call back to {where} within "
+                f"{self.target}: {via} took the request and did not call back{what} to {where} in "
                 f"{settings.dial_in_timeout:g} s; see that this address can be reached from there "
                 "(call_home_host, call_home_advertise)"
             )
@@ -147,6 +146,8 @@ class SocketRelay(Relay):
         if self._stopped:
             self._close_request(STOP)
         self._accept()
+        if not self.over:
+            self._await_next()
 
     def forget_halves(self) -> None:
         """Await nothing more; who dials in is turned away."""

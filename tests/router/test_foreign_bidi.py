@@ -182,6 +182,27 @@ async def test_b124_only_one_half_was_dialled(tmp_path: Path) -> None:
         assert await request.rest() == [KILL]
 
 
+@pytest.mark.parametrize("reply", ["never", "lost", "first"])
+async def test_a_response_half_is_due_once_the_request_half_has_come(
+    tmp_path: Path, reply: str
+) -> None:
+    async with (
+        rig(tmp_path, dial_in_timeout=TICK, ack_timeout=60.0) as (here, worker),
+        here.client.open(GO) as chat,
+    ):
+        sending = asyncio.ensure_future(chat.send("x"))
+        call = await worker.next()
+        if reply == "first":
+            call.reply()
+        request = await call.dial(call.envelope.request_connection)
+        await sending
+        if reply == "lost":
+            call.cut()
+            request.abort()
+        with pytest.raises(CallBackFailed, match="only for the request"):
+            await anext(chat)
+
+
 async def test_conformance_23_a_cut_input_is_no_clean_end(tmp_path: Path) -> None:
     async with rig(tmp_path) as (here, worker), chat(here, worker) as (stream, request, response):
         request.abort()

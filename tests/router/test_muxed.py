@@ -43,7 +43,7 @@ async def test_what_is_not_in_line_ends_its_stream_only(tmp_path: Path, entry: A
         call, end = await connect(worker)
         n = number(call)
         end.send(Accept(n, SELF, 0, 0), item(n, entry), item(n, entry, seq=1), End(n, 2, None))
-        with pytest.raises(RemoteProtocolError, match=r"never leave their node|dtype, shape, bytes"):
+        with pytest.raises(RemoteProtocolError, match=r"never leave|\[dtype, shape"):
             await task
         other = start(here)
         end.send(End((await end.find(Open)).stream, 0, None))
