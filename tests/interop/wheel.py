@@ -29,10 +29,14 @@ Fields = dict[str, Any]
 
 
 def version() -> str:
-    """Version of the wheel that the tests run against; raises when it has none."""
+    """Version of the wheel that the tests run against, or why there is none."""
     words = "from importlib.metadata import version; print(version('ai-dynamo-runtime'))"
-    found = subprocess.run([PYTHON, "-c", words], capture_output=True, text=True, timeout=60)
-    return found.stdout.strip() or f"not usable: {found.stderr.strip().splitlines()[-1:]}"
+    command = [PYTHON, "-c", words]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"none, {VARIABLE} is of no use: {error}"
+    return found.stdout.strip()
 
 
 def environment(folder: str, codec: str) -> dict[str, str]:
