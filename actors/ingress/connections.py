@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from actors.ingress.streams import Stream, Streams
+from actors.ingress.streams import DIAL, Stream, Streams
 from actors.kernel.tombstones import Tombstones
 from actors.messages import Credit, End, Feed, FeedEnd, FeedItem, ItemBody, Kill, Open, Stop
+from transport.callhome.address import check_hostport
 from transport.callhome.dialer import dial
 from transport.callhome.mux import MuxConnection
 from transport.errors import CallHomeError, RemoteProtocolError, to_wire
@@ -77,12 +78,12 @@ class HomeConnection:
         streams = connections.streams
         incarnation = streams.runtime.address.incarnation
         hello = pack_handshake(self.subject, "mux", incarnation=f"{incarnation:x}")
-        limit = streams.runtime.settings.connect_timeout or 5.0
+        limit = streams.runtime.settings.connect_timeout or DIAL
         try:
             framed = await dial(streams.net, self.address, hello, limit)
             link, rest = framed.detach()
         except CallHomeError as error:
-            self._lost(error)
+            self.lost(error)
             return
         if connections.find_subject(self.subject) is not self:
             link.close(abort=True)  # closed meanwhile
@@ -92,7 +93,7 @@ class HomeConnection:
             rest,
             incarnation=incarnation,
             deliver=self._deliver,
-            lost=self._lost,
+            lost=self.lost,
             burst=streams.runtime.port.burst,
         )
         for relay in list(self.relays.values()):
@@ -116,17 +117,20 @@ class HomeConnection:
             self._connections.streams.runtime.plan_tick()
         # All else is for a stream that has ended; a body that nobody expects is thrown away.
 
-    def _lost(self, error: CallHomeError) -> None:
+    def lost(self, error: CallHomeError) -> None:
+        """The connection has ended, or does not come to be: so do all streams on it."""
         self._connections.forget(self)
-        dialled, self.mux = self.mux is not None, None
+        mux, self.mux = self.mux, None
+        if mux is not None:
+            mux.close(str(error))
         relays, self.relays = list(self.relays.values()), {}
         count = sum(isinstance(relay, Stream) for relay in relays)
         if count:  # who leaves without a stream is nobody's trouble
-            what = "lost the connection to" if dialled else "cannot call home at"
+            what = "lost the connection to" if mux else "cannot call home at"
             text = f"{what} {self.address}, {count} streams end: {error}"
             self._connections.streams.complain("ingress.lost", text)
         for relay in relays:
-            if not dialled:
+            if mux is None:
                 self._connections.streams.count("response_stream")
             relay.cut(error)
 
@@ -173,10 +177,11 @@ class Connections:
             if (found.address, found.home) != (address, home):
                 raise RemoteProtocolError(f"the subject of {found.address} is named by {address}")
             return found
+        check_hostport(address)
         if len(self._by_subject) >= MOST:
             raise RemoteProtocolError(f"{MOST} nodes are connected already, {address} is one more")
         found = self._by_subject[subject] = HomeConnection(self, subject, address, home)
-        self.streams.start(found.dial(), f"dial {address}")
+        self.streams.start(found.dial(), f"dial {address}", found.lost)
         self.streams.runtime.plan_tick()
         return found
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from actors.ingress.arrival import Letter
 from actors.ingress.feeding import Feeding
-from actors.ingress.streams import Stream, Streams
+from actors.ingress.streams import DIAL, Stream, Streams
 from actors.messages import Accept, Credit, End, FeedCredit, Item, Items, Record
 from transport.callhome.dialer import dial
 from transport.callhome.framed import FramedLink
@@ -88,7 +88,8 @@ class ForeignStream(Stream):
         if self._dialling:
             return
         self._dialling = True
-        self.streams.start(self._dial(), f"dial {self.letter.home.info.get('address')}")
+        name = f"dial {self.letter.home.info.get('address')}"
+        self.streams.start(self._dial(), name, self._not_reached)
 
     async def _dial(self) -> None:
         """The request half first, then the response half; only then the engine hears of it."""
@@ -100,11 +101,7 @@ class ForeignStream(Stream):
                 feed.end_write()
             self._link = await self._dial_half(letter.home, "response")
         except CallHomeError as error:
-            if not self.over:
-                self.streams.count("response_stream")
-                self.leave()
-                text = f"cannot call home, no handler starts: {error}"
-                self.streams.complain("ingress.dial", text)
+            self._not_reached(error)
             return
         finally:
             if self.over or self._link is None:
@@ -113,10 +110,19 @@ class ForeignStream(Stream):
             self._link.start(self._heard, self._ended)
             self._go()
 
+    def _not_reached(self, error: CallHomeError) -> None:
+        """There is no way to the requester, so there is nobody to work for."""
+        if not self.over:
+            self.streams.count("response_stream")
+            self.drop("its requester cannot be called home")
+            text = f"cannot call home, no handler starts: {error}"
+            self.streams.complain("ingress.dial", text)
+        self._close()
+
     async def _dial_half(self, half: Info, stream_type: str) -> FramedLink:
         settings = self.streams.runtime.settings
         hello = pack_handshake(half.text("subject"), stream_type)
-        limit = settings.connect_timeout or 5.0
+        limit = settings.connect_timeout or DIAL
         return await dial(self.streams.net, half.text("address"), hello, limit)
 
     def _go(self) -> None:

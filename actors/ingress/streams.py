@@ -26,16 +26,20 @@ from transport.callhome.mux import MuxConnection
 from transport.errors import (
     CallHomeError,
     Cancelled,
+    ConnectionLost,
     DeadlineExceeded,
     DecodeError,
     PayloadError,
     PeerLost,
     RemoteProtocolError,
+    text_of,
 )
 from transport.wire.message import Message
 
 #: Numbers of relayed streams begin here; ``Home`` counts from 1.
 FIRST: Final = 1 << 31
+#: Seconds for a dial where the settings have no limit.
+DIAL: Final = 5.0
 
 
 class Stream(ABC):
@@ -52,6 +56,7 @@ class Stream(ABC):
         "cancelled",
         "due",
         "engine",
+        "late",
         "number",
         "opened",
         "over",
@@ -76,6 +81,8 @@ class Stream(ABC):
         self.seq = 0
         #: By the monotonic clock, for what comes before the engine, which has its own clock.
         self.due = _due(arrival, streams.runtime.settings)
+        #: That was over, and who asks is to be told.
+        self.late = False
         self.number = streams.enter(self)
 
     @abstractmethod
@@ -263,16 +270,23 @@ class Streams:
         self.lingering[stream.number] = stream
         self.runtime.plan_tick()
 
-    def start(self, dial: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a dial in the actor's task group; what it did not expect is logged and ends it
-        alone.
+    def start(
+        self,
+        dial: Coroutine[Any, Any, None],
+        name: str,
+        failed: Callable[[CallHomeError], None],
+    ) -> None:
+        """Run a dial in the actor's task group. What it did not expect is logged, and ends with
+        ``failed`` whatever has waited for it, and nothing else.
         """
 
         async def run() -> None:
             try:
                 await dial
             except Exception as error:
-                self.runtime.complain(name, error)
+                text = f"{self.runtime.address.name} {name} failed"
+                self.net.complain("ingress.dial_failed", text, error)
+                failed(ConnectionLost(f"{name} failed: {type(error).__name__}: {text_of(error)}"))
 
         task = self.tasks.create_task(run(), name=name)
         self._running.add(task)
@@ -286,7 +300,11 @@ class Streams:
     def check(self, now: float) -> bool:
         """The coarse timer: deadlines of what has not come to its engine; whether it goes on."""
         for stream in [each for each in self.unopened.values() if now >= each.due]:
-            stream.due = math.inf
+            if stream.late:  # nobody could be told of it in time
+                stream.drop("its time was over, and there is no way to its requester")
+                continue
+            stream.late = True
+            stream.due = now + (self.runtime.settings.connect_timeout or DIAL) + DIAL
             text = f"{stream.record.endpoint}: its time was over before the engine had it"
             stream.fail(DeadlineExceeded(text))
         for last in [each for each in self.lingering.values() if now >= each.closing]:

@@ -1,0 +1,79 @@
+"""Requesters that cannot be called home, for whatever reason: places come back, nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import actors.ingress.connections as connections
+import actors.ingress.foreign as foreign
+from actors.messages import Accept
+from tests.ingress.engines import Chat, Held, echo
+from tests.ingress.test_relay import both
+from tests.waiting import TICK
+
+HOSTS = ["a" * 70 + ".x", "a\x00b", "\ud800", "ä.example", "1.2.3.4\u0661"]
+
+
+async def breaks(*args: Any, **keywords: Any) -> Any:
+    raise UnicodeError("label too long")
+
+
+async def hangs(*args: Any, **keywords: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("host", HOSTS)
+async def test_a_host_that_cannot_be_looked_up_takes_no_place(tmp_path: Path, host: str) -> None:
+    async with both(tmp_path) as (at, home):
+        path = await at.engine(echo)
+        at.requester.address, kept = f"{host}:80", at.requester.address
+        asked = await at.requester.ask(path, {"n": 1})
+        assert asked.reply == b""
+        at.requester.address = kept
+        await home.ask(path, {"n": 1}, info={"address": f"{host}:80", "subject": "s"})
+        assert at.errors == {"invalid_message": 2}
+        assert len(at.ingress.connections) == 0
+        await at.idle()
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_whatever_a_dial_raises_the_place_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    async with both(tmp_path, ingress_pool=2) as (at, home):
+        path = await at.engine(Chat if many else Held)
+        with monkeypatch.context() as broken:
+            broken.setattr(foreign, "dial", breaks)
+            broken.setattr(connections, "dial", breaks)
+            for _ in range(3):
+                await at.requester.ask(path, {}, many=many)
+                await home.ask(path, {}, many=many)
+                await at.idle()
+        assert at.errors == {"response_stream": 6}
+        assert len(at.ingress.connections) == 0
+        assert "failed" in caplog.records[0].getMessage()
+        stream = await home.ask(path, {"before": 1}, many=many)
+        await home.until(Accept, stream)  # it had a place
+        home.cut()
+        await at.idle()
+
+
+async def test_a_deadline_ends_a_stream_whose_dial_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "dial", hangs)
+    monkeypatch.setattr(connections, "dial", hangs)
+    monkeypatch.setattr("actors.ingress.streams.DIAL", TICK)
+    async with both(tmp_path, call_timeout=TICK, connect_timeout=TICK) as (at, home):
+        path = await at.engine(Held)
+        await at.requester.ask(path, {})
+        await home.ask(path, {})
+        assert at.carried() == 4  # two streams, two places
+        await at.idle()
+        assert at.ingress.counters.errors["generate"] == 2
