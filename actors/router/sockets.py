@@ -29,6 +29,8 @@ from transport.wire.plain import plain_of, unwrap
 _FEED_ITEMS: Final = 64
 #: Seconds between the terminal wrapper and the end of the socket, after which the end is accepted.
 _LINGER: Final = 1.0
+#: How the system says that the peer has closed a socket without reading all that was sent to it.
+_RESET: Final = frozenset({"ECONNRESET", "EPIPE"})
 
 
 class SocketRelay(Relay):
@@ -234,13 +236,25 @@ class SocketRelay(Relay):
     def _response_ended(self, error: CallHomeError | None) -> None:
         if isinstance(error, RemoteProtocolError) and not self._finished:
             self._violated(error)
+        elif error is None:
+            self._ended_there("it closed the connection", self._stopped)
         else:
-            self._ended_there("it closed the connection" if error is None else str(error))
+            self._ended_there(str(error), self._hung_up(error))
 
-    def _ended_there(self, how: str) -> None:
-        """The socket has come to its end; what that means depends on what came before."""
+    def _hung_up(self, error: CallHomeError) -> bool:
+        """Whether a worker ends so that does what it was asked.
+
+        A stopped one closes behind a whole frame. That of a stream each way hears the stop on both
+        sockets and closes at the first: the system resets the one on which the other waits.
+        """
+        return self._stopped and self._many and error.details.get("errno") in _RESET
+
+    def _ended_there(self, how: str, asked: bool = False) -> None:
+        """The socket has come to its end; what that means depends on what came before, and on
+        whether it was ``asked`` for.
+        """
         self.collect()
-        if self._finished or self._stopped:
+        if self._finished or asked:
             self._close_links()
             self.finish()
         else:

@@ -116,6 +116,16 @@ async def test_conformance_24_b127_a_stop_ends_the_forwarder(tmp_path: Path) -> 
         assert [each async for each in stream] == []
 
 
+async def test_a_worker_that_hears_the_stop_on_its_other_socket_resets_this_one(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as (here, worker), chat(here, worker) as (stream, request, response):
+        stream.stop("enough")
+        assert await request.rest() == [STOP]
+        response.abort()
+        assert [each async for each in stream] == []
+
+
 async def test_b127_a_kill_is_one_frame_on_each_socket(tmp_path: Path) -> None:
     async with rig(tmp_path) as (here, worker), chat(here, worker) as (stream, request, response):
         stream.kill("now")

@@ -158,6 +158,24 @@ async def test_conformance_20b_the_end_behind_our_own_stop_is_clean(tmp_path: Pa
         assert [item async for item in items] == []
 
 
+@pytest.mark.parametrize("cut", ["in a frame", "reset", "reset in a frame", "sentinel"])
+async def test_a_cut_behind_our_own_stop_is_still_a_cut(tmp_path: Path, cut: str) -> None:
+    async with rig(tmp_path) as (here, worker), begun(here, worker) as (items, _, half):
+        items.stop("enough")
+        assert await half.read() == (b'"stop"', b"")
+        if "frame" in cut:
+            half.send(item_frame({"big": "x" * 1000})[:500])
+            await asyncio.sleep(0.02)
+        if "reset" in cut:
+            half.abort()
+        else:
+            if cut == "sentinel":
+                half.send(SENTINEL)
+            half.close()
+        with pytest.raises(ConnectionLost, match="cut after 1 items"):
+            await anext(items)
+
+
 async def test_what_comes_behind_a_stop_arrives(tmp_path: Path) -> None:
     async with rig(tmp_path) as (here, worker), begun(here, worker) as (items, _, half):
         items.stop("enough")
