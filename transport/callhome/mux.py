@@ -17,7 +17,7 @@ from transport.callhome.link import Link
 from transport.callhome.mux_in import Inflow, Pieces
 from transport.callhome.mux_out import Outflow
 from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError
-from transport.wire.message import BatchReader, Message
+from transport.wire.message import BatchReader, Message, Portions
 from transport.wire.mux import BATCH, PING, PONG, PROBE, pack_mux
 
 #: Seconds between two pings, and without a byte after which the peer counts as dead.
@@ -25,6 +25,10 @@ PING_EVERY: Final = 1.0
 DEAD_AFTER: Final = 4.0
 #: Pings are not answered while so many bytes wait: the peer sees those.
 _BUSY: Final = 64 << 10
+#: A batch from so many bytes on is handled in turns of so many messages, between which the loop
+#: sees to others: a peer may put a million messages into one.
+_LONG: Final = 16 << 10
+_TURN: Final = 1024
 #: A tick with no more messages than this is a quiet one.
 _FEW: Final = 4
 
@@ -37,7 +41,7 @@ class MuxConnection:
     ``link`` is a connected link on which nothing else reads any more, ``rest`` what it has read
     beyond the handshake. ``incarnation`` is ours and stands in every batch. ``deliver`` gets each
     message, in order; it may raise RemoteProtocolError, which costs that message only; ``burst`` is
-    called with True before the messages of a batch and with False behind them. ``lost`` is called
+    called with True before the messages of one turn and with False behind them. ``lost`` is called
     once, when the connection ends and ``close`` was not called; nothing comes after it. The
     owner calls ``check`` at least once a second.
     """
@@ -207,7 +211,7 @@ class MuxConnection:
             return False
         asleep = now - self._checked - PING_EVERY
         self._checked = now
-        if self.link.received != self._came:
+        if self.link.received != self._came or self._in.held:
             self._came = self.link.received
             self._heard = now
         elif asleep > 0:
@@ -248,9 +252,18 @@ class MuxConnection:
         # Of a pong nothing matters but that it came.
 
     def _batch(self, batch: bytes) -> None:
+        if len(batch) >= _LONG:
+            portions = self._reader.portions(batch)
+            self._comes_from(portions.sender)
+            self._portion(portions)
+            return
         sender, messages, faults = self._reader.read(batch)
         if faults and not sender and not messages:
             raise faults[0]
+        self._comes_from(sender)
+        self._hand_on(messages, faults)
+
+    def _comes_from(self, sender: int) -> None:
         if sender != self.peer_incarnation:
             if self.peer_incarnation:
                 raise RemoteProtocolError(
@@ -259,6 +272,17 @@ class MuxConnection:
                 )
             self.peer_incarnation = sender
         self.batches_in += 1
+
+    def _portion(self, portions: Portions) -> None:
+        """The next messages of a long batch; others have their turn before those behind them."""
+        self._hand_on(*portions.take(_TURN))
+        if portions.more and not self._gone:
+            self._in.hold()
+            self.link.call_soon(self._portion, portions)
+        else:
+            self._in.go_on()
+
+    def _hand_on(self, messages: list[Message], faults: list[RemoteProtocolError]) -> None:
         self.messages_in += len(messages)
         for fault in faults:
             self._refused("dropped what it cannot read", fault)

@@ -14,8 +14,8 @@ from transport.callhome.link import Link
 from transport.errors import RemoteProtocolError
 from transport.wire.mux import ABORT, BODY, CHUNK, HEAD, read_mux
 
-#: Bodies that may be on their way at once before the peer counts as one that minds no bound. It is
-#: above the bound of a sender, for what a request announces may wait here for its turn.
+#: Bodies of a peer that may be announced here and not complete; one more is its fault. A sender of
+#: ours keeps to a quarter (``mux_out.MOST_BODIES``).
 MOST_EXPECTED = 4096
 
 
@@ -86,6 +86,8 @@ class Inflow:
         #: Places that the rest of the present frame goes to, and what happens when it is there.
         self._rest: deque[memoryview] = deque()
         self._then: Callable[[], None] | None = None
+        #: What has come while nothing is taken, up to one read of the link; None else.
+        self._held: bytearray | None = None
         #: Bytes of bodies that nobody wanted.
         self.dropped = 0
 
@@ -109,6 +111,24 @@ class Inflow:
             body.done = None
             body.pieces.drop()
 
+    @property
+    def held(self) -> bool:
+        """Nothing is taken for the moment."""
+        return self._held is not None
+
+    def hold(self) -> None:
+        """Take nothing more until ``go_on``; to be called from ``frame``."""
+        if self._held is None:
+            self._held = bytearray()
+            self._link.pause()
+
+    def go_on(self) -> None:
+        """Take what has come meanwhile, and read on."""
+        held, self._held = self._held, None
+        if held is not None and not self._closed:
+            self._link.resume()
+            self.received(memoryview(held))
+
     def close(self) -> None:
         """Nothing more is read; who waits for a body is told that it will not come."""
         self._closed = True
@@ -125,7 +145,7 @@ class Inflow:
         Raises RemoteProtocolError, as everything here that reads.
         """
         at, size = 0, len(data)
-        while size - at >= HEAD and not self._closed:
+        while size - at >= HEAD and self._held is None and not self._closed:
             length, kind, number = read_mux(data, at)
             at += HEAD
             have = min(length, size - at)
@@ -138,14 +158,16 @@ class Inflow:
             at += have
             if have < length:
                 return
-        if at < size:
+        if self._held is not None:
+            self._held += data[at:]
+        elif at < size:
             self._read_head(data[at:])
         else:
             self._next()
 
     def _next(self) -> None:
         """At the end of a frame: the next head comes by itself if it may be that of a chunk."""
-        if self._expected:
+        if self._expected and self._held is None:
             self._read_head(None)
 
     def _read_head(self, begin: memoryview | None) -> None:

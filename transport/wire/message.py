@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgpack
@@ -223,8 +224,7 @@ class BatchReader:
         Raises RemoteProtocolError when anything in it is wrong; ``read`` takes the rest.
         """
         objects = self._objects(batch)
-        build = self._build
-        return objects[0], [build(values) for values in objects[1:]]
+        return objects[0], [_build(values) for values in objects[1:]]
 
     def read(self, batch: bytes) -> tuple[int, list[Message], list[RemoteProtocolError]]:
         """The sender, the messages that mean something, and what is wrong with the rest.
@@ -238,14 +238,14 @@ class BatchReader:
                 objects = self._objects(batch)
             except RemoteProtocolError:
                 return 0, [], [fault]
-        messages: list[Message] = []
-        faults: list[RemoteProtocolError] = []
-        for values in objects[1:]:
-            try:
-                messages.append(self._build(values))
-            except RemoteProtocolError as fault:
-                faults.append(fault)
-        return objects[0], messages, faults
+        return objects[0], *_readable(objects[1:])
+
+    def portions(self, batch: bytes) -> Portions:
+        """A large batch, to be read bit by bit.
+
+        Raises RemoteProtocolError when it does not begin with its sender.
+        """
+        return Portions(self._fresh(), batch)
 
     def _objects(self, batch: bytes) -> list[Any]:
         unpacker = self._unpacker
@@ -274,11 +274,66 @@ class BatchReader:
                 f"a batch cannot be read: {error or type(error).__name__}"
             ) from error
 
-    @staticmethod
-    def _build(values: Any) -> Message:
-        if type(values) is not list or not values:
-            raise RemoteProtocolError("a message is not an array with a tag")
-        build = _builders.get(values[0]) if type(values[0]) is int else None
-        if build is None:
-            raise RemoteProtocolError(f"unknown message tag {str(values[0])[:40]}")
-        return build(values[1:])
+
+class Portions:
+    """One batch, unpacked a number of messages at a time; made by ``BatchReader.portions``.
+
+    ``sender`` is the incarnation that it comes from, ``more`` tells whether anything is left.
+    """
+
+    __slots__ = ("_last", "_unpacker", "more", "sender")
+
+    def __init__(self, unpacker: msgpack.Unpacker, batch: bytes) -> None:
+        self._unpacker = unpacker
+        unpacker.feed(batch)
+        unpacker.feed(_NIL)  # tells a cut from an end
+        self.more = True
+        #: What was unpacked last: the mark of the end, once nothing follows it.
+        self._last: list[Any] = []
+        sender = self._next(1)
+        if not sender or type(sender[0]) is not int:
+            raise RemoteProtocolError("a batch does not begin with its sender's incarnation")
+        self.sender: int = sender[0]
+
+    def take(self, most: int) -> tuple[list[Message], list[RemoteProtocolError]]:
+        """Up to ``most`` messages, and what is wrong with others among the next ``most``.
+
+        Raises RemoteProtocolError when the batch cannot be read any further.
+        """
+        objects = self._last + self._next(most + 1 - len(self._last))
+        self.more = len(objects) > most
+        last = objects.pop() if objects else 0
+        if self.more:
+            self._last = [last]
+        elif last is not None:
+            raise RemoteProtocolError("a batch ends inside a message")
+        return _readable(objects)
+
+    def _next(self, most: int) -> list[Any]:
+        try:
+            return list(islice(self._unpacker, most))
+        except Exception as error:  # msgpack raises many classes; all mean foreign bytes
+            raise RemoteProtocolError(
+                f"a batch cannot be read: {error or type(error).__name__}"
+            ) from error
+
+
+def _readable(objects: list[Any]) -> tuple[list[Message], list[RemoteProtocolError]]:
+    """The messages among unpacked objects, and what is wrong with the others."""
+    messages: list[Message] = []
+    faults: list[RemoteProtocolError] = []
+    for values in objects:
+        try:
+            messages.append(_build(values))
+        except RemoteProtocolError as fault:
+            faults.append(fault)
+    return messages, faults
+
+
+def _build(values: Any) -> Message:
+    if type(values) is not list or not values:
+        raise RemoteProtocolError("a message is not an array with a tag")
+    build = _builders.get(values[0]) if type(values[0]) is int else None
+    if build is None:
+        raise RemoteProtocolError(f"unknown message tag {str(values[0])[:40]}")
+    return build(values[1:])
