@@ -11,6 +11,8 @@ import pytest
 from actors.messages import Items, Kill
 from tests.callhome.mux_ends import A, ends, items, raw_end
 from tests.waiting import TICK, wait_until
+from transport.callhome import mux_out
+from transport.errors import ConnectionLost
 from transport.wire.mux import MAX_BATCH
 
 MIB = 1 << 20
@@ -65,6 +67,48 @@ async def test_control_passes_what_waits_for_a_peer_that_does_not_read() -> None
         # Behind what the system and the link had already, and before the rest.
         assert came < 30 * MIB
         assert side.connection.backlog > 0
+
+
+@pytest.mark.parametrize("bound", ["MOST_MESSAGES", "MOST_BYTES", "MOST_CONTROL"])
+async def test_a_peer_that_never_reads_is_cut_off_before_it_takes_all_memory(
+    bound: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    most = {"MOST_MESSAGES": 5_000, "MOST_BYTES": 40 * MIB, "MOST_CONTROL": 40 * MIB}[bound]
+    monkeypatch.setattr(mux_out, bound, most)
+    with raw_end() as (side, _):
+        connection, size = side.connection, 1 if bound == "MOST_MESSAGES" else 100_000
+        for number in range(2_000):  # fills what the system takes
+            connection.send(Items(1, number, [bytes(10_000)]), 10_000)
+        for number in range(20_000):
+            if bound == "MOST_CONTROL":
+                connection.send(Kill(A, number, "x" * 10_000))
+            else:
+                connection.send(Items(1, number, [b"x" * size]), size)
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+            if side.errors:
+                break
+        (error,) = side.errors
+        assert isinstance(error, ConnectionLost)
+        assert "does not read" in str(error)
+        assert error.details["errno"] == "ENOBUFS"
+        assert connection.gone
+        assert connection.backlog == 0
+        assert caplog.text.count("does not read") == 1
+        assert connection.link.net.counters["mux.overfull"] == 1
+
+
+async def test_bodies_are_no_reason_to_cut_a_peer_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mux_out, "MOST_BYTES", 4 * MIB)
+    with ends() as (a, b):
+        for number in range(8):
+            a.body(number, bytes(8 * MIB))
+            a.connection.send(items(number))
+            a.connection.flush()
+        await wait_until(lambda: len(b.done) == 8, 20)
+        assert a.errors == []
+        out = a.connection._out
+        assert (out._body_bytes, out._waiting_messages) == (0, 0)
 
 
 async def test_parts_of_a_body_are_not_copied_and_let_go_when_they_have_left() -> None:

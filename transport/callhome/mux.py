@@ -66,9 +66,9 @@ class MuxConnection:
         self._lost = lost
         self._reader = BatchReader()
         self._in = Inflow(link, self._frame, self._tell_whole)
-        self._out = Outflow(link, incarnation, self._tell)
+        self._out = Outflow(link, incarnation, self._tell, self._overfull)
         self._loop = asyncio.get_running_loop()
-        self._planned = self._gone = False
+        self._planned = self._gone = self._full = False
         self._quiet, self._counted = True, 0
         self._pings = 0
         #: What ``check`` has seen: when, how much had come by then, when that grew, when it pinged.
@@ -304,6 +304,15 @@ class MuxConnection:
         self.unreadable += 1
         peer = self.link.peer
         self.link.net.complain("mux.unreadable", f"connection with {peer}: {what}: {error}")
+
+    def _overfull(self, how: str) -> None:
+        """More waits than a peer that reads lets wait. Its end comes later, not in a ``send``."""
+        if not self._full:
+            self._full = True
+            peer = self.link.peer
+            text = f"connection with {peer} is cut: {how}"
+            self.link.net.complain("mux.overfull", text)
+            self._loop.call_soon(self._fail, ConnectionLost(text, peer=peer, errno="ENOBUFS"))
 
     def _ended(self, error: CallHomeError | None) -> None:
         """The link's callback. Half a connection is of no use to streams that go both ways."""

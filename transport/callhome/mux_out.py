@@ -27,6 +27,13 @@ _ENOUGH = 512 << 10
 _GROUP_BYTES = 256 << 10
 _GROUP_BODIES = 32
 _GROUP_CONTROL = 4096
+#: What may wait for a peer that does not read: messages and their bytes, all but bodies, and bytes
+#: of control, which waits for no turn. Credit keeps what streams send far below it (256 windows as
+#: large as they come, or every item of 4,096 streams); beyond it the peer makes us say things, such
+#: as ends and cancels, and never listens.
+MOST_MESSAGES = 1 << 20
+MOST_BYTES = 4 << 30
+MOST_CONTROL = 64 << 20
 #: Messages whose tag is lower travel in order, those from here on are control.
 _CONTROL = 16
 
@@ -56,7 +63,8 @@ class _Body:
 class Outflow:
     """Queues of one connection, used by it only.
 
-    ``tell`` calls a function of somebody else, whose faults are not the connection's.
+    ``tell`` calls a function of somebody else, whose faults are not the connection's. ``overfull``
+    is told, in words, that more waits than any peer which reads would let wait.
     """
 
     def __init__(
@@ -64,11 +72,13 @@ class Outflow:
         link: Link,
         incarnation: int,
         tell: Callable[[Callable[[], None]], None],
+        overfull: Callable[[str], None],
     ) -> None:
         self._link = link
         self._writer = BatchWriter(incarnation)
         self._control_types: dict[type, bool] = {}
         self._tell = tell
+        self._overfull = overfull
         self._control: list[Message] = []
         self._groups: deque[_Group] = deque()
         #: Bodies whose announcement has left, in turn, and all that are not complete, by number.
@@ -79,6 +89,8 @@ class Outflow:
         self._written = 0
         self._last = 0
         self._waiting_bytes = 0
+        #: Those of them that belong to bodies, and the messages in all groups but the last.
+        self._body_bytes = self._waiting_messages = 0
         self._awaits_drain = False
         self.batches = self.messages = 0
 
@@ -117,6 +129,7 @@ class Outflow:
         group.messages.append(message)
         group.bodies.append(body)
         self._waiting_bytes += pieces.left
+        self._body_bytes += pieces.left
 
     def new_body(self) -> int:
         """A number for a body, which is not in use."""
@@ -132,6 +145,7 @@ class Outflow:
         if body is not None and body.done is not None:
             body.done = None
             self._waiting_bytes -= body.pieces.left
+            self._body_bytes -= body.pieces.left
             body.pieces.drop()
 
     def flush(self) -> None:
@@ -146,6 +160,8 @@ class Outflow:
             while chunk:
                 self._send_chunk()
                 chunk = bool(self._turn) and link.backlog < _ENOUGH
+        else:
+            self._see_bounds()
         link.flush()
         self._see_leaving()
         if not self._awaits_drain and (self._groups or self._turn or self._leaving):
@@ -159,6 +175,7 @@ class Outflow:
             self._batch(group.messages)
         self._control = []
         self._groups.clear()
+        self._waiting_messages = 0
 
     def close(self) -> None:
         """Nothing leaves any more; who waits for a body to leave is told that it is over."""
@@ -168,7 +185,7 @@ class Outflow:
         over = [*self._bodies.values(), *(body for _, body in self._leaving)]
         self._bodies.clear()
         self._leaving.clear()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._body_bytes = self._waiting_messages = 0
         for body in over:
             body.pieces.drop()
             self._over(body)
@@ -194,8 +211,21 @@ class Outflow:
             last = groups[-1]
             if last.size < _GROUP_BYTES and len(last.bodies) < _GROUP_BODIES:
                 return last
+            self._waiting_messages += len(last.messages)
         groups.append(_Group())
         return groups[-1]
+
+    def _see_bounds(self) -> None:
+        """The link is full. What waits for it costs no look at a message that leaves in time."""
+        messages, size = self._waiting_messages, self._waiting_bytes - self._body_bytes
+        if self._groups:
+            messages += len(self._groups[-1].messages)
+        control = self._link.backlog
+        if messages > MOST_MESSAGES or size > MOST_BYTES or control > MOST_CONTROL:
+            self._overfull(
+                f"it does not read: {messages} messages of {size} bytes and {control} bytes of "
+                "control wait for it"
+            )
 
     def _send_groups(self) -> None:
         groups, link = self._groups, self._link
@@ -206,6 +236,8 @@ class Outflow:
                     return
                 self._turn.extend(group.bodies)
             groups.popleft()
+            if groups:  # it was not the last
+                self._waiting_messages -= len(group.messages)
             self._waiting_bytes -= group.size
             self._batch(group.messages)
 
@@ -245,6 +277,7 @@ class Outflow:
             return
         size = min(CHUNK, pieces.left)
         self._waiting_bytes -= size
+        self._body_bytes -= size
         self.write(pack_mux(BODY, size, body.number), *pieces.take(size))
         if pieces.left:
             self._turn.append(body)
