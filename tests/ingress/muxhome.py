@@ -172,6 +172,8 @@ class MuxHome:
                 found += [decode(payload, codec="msgpack") for payload in each.payloads]
             elif isinstance(each, Item) and each.stream == stream:
                 found.append(decode(each.payload, codec="msgpack"))
+            elif isinstance(each, End) and each.stream == stream:
+                found += [decode(payload, codec="msgpack") for payload in each.last]
         return found
 
     def cut(self) -> None:

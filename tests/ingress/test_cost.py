@@ -74,7 +74,7 @@ async def test_b82_a_lone_token_waits_for_nothing(tmp_path: Path) -> None:
         await home.until(Accept, stream)
         begun = time.monotonic()
         engine.gate.set()
-        await wait_until(lambda: home.got(Items, stream))
+        await wait_until(lambda: home.items(stream))
         assert time.monotonic() - begun < TICK / 2
         await home.ended(stream)
 

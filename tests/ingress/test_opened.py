@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.discovery.record import RESERVED
-from actors.messages import Accept, Credit, End, Feed, FeedEnd, ItemBody, Items, Kill, Stop
+from actors.messages import Accept, Credit, Feed, FeedEnd, ItemBody, Items, Kill, Stop
 from tests.ingress.engines import Chat, Held, echo
 from tests.ingress.test_relay import both
 from tests.waiting import wait_until
@@ -22,7 +22,8 @@ async def test_streams_of_both_shapes(tmp_path: Path) -> None:
         path, chat = await at.engine(echo), await at.engine(Chat, "t.chat.go")
         await home.ended(await home.ask(path, {"n": 0, "text": ""}))
         stream = home.open(path, {"n": 3, "text": "ho"}, metadata={"a": "b"})
-        assert await home.ended(stream) == End(stream, 3, None)
+        end = await home.ended(stream)
+        assert (end.total, end.error) == (3, None)
         assert home.items(stream) == [{"i": index, "text": "ho"} for index in range(3)]
         duplex = home.open(chat, many=True)
         await home.until(Accept, duplex)
