@@ -16,7 +16,8 @@ from actors.ingress.connections import Connections, HomeConnection
 from actors.ingress.foreign import ForeignStream
 from actors.ingress.records import MOST, Records, RecordsStream
 from actors.ingress.relay import RelayedStream
-from actors.ingress.streams import Stream, Streams
+from actors.ingress.stream import Stream
+from actors.ingress.streams import Streams
 from actors.kernel.actor import Actor
 from actors.messages import Open, Record
 from transport.callhome.address import check_hostport, hostport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from actors.ingress.streams import Stream
+from actors.ingress.stream import Stream
 
 
 class Admission:

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from actors.ingress.streams import DIAL, Stream, Streams
+from actors.ingress.stream import Stream
+from actors.ingress.streams import DIAL, Streams
 from actors.kernel.tombstones import Tombstones
 from actors.messages import Credit, End, Feed, FeedEnd, FeedItem, ItemBody, Kill, Open, Stop
 from transport.callhome.address import check_hostport

@@ -13,7 +13,8 @@ from typing import Final
 
 from actors.ingress.arrival import Letter
 from actors.ingress.feeding import Feeding
-from actors.ingress.streams import DIAL, Stream, Streams
+from actors.ingress.stream import Stream
+from actors.ingress.streams import DIAL, Streams
 from actors.messages import Accept, Credit, End, FeedCredit, Item, Items, Record
 from transport.callhome.dialer import dial
 from transport.callhome.framed import FramedLink

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from actors.ingress.arrival import Arrival
 from actors.ingress.connections import HomeConnection
-from actors.ingress.streams import Stream, Streams
+from actors.ingress.stream import Stream
+from actors.ingress.streams import Streams
 from actors.kernel.bodies import LARGE, outgoing
 from actors.kernel.lanes import Lane
 from actors.messages import (

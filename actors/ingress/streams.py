@@ -7,18 +7,12 @@ range, so that the streams that this actor opens for itself stay with the runtim
 from __future__ import annotations
 
 import asyncio
-import math
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
-from actors.config import Settings
-from actors.errors import WorkerLost
-from actors.ingress.arrival import Arrival
-from actors.kernel.peers import GONE
+from actors.ingress.stream import Stream
 from actors.kernel.runtime import Runtime
-from actors.messages import Accept, End, FeedCredit, Item, Items, Kill, Open, Record, Stop
+from actors.messages import Accept, End, FeedCredit, Item, Items
 from actors.metrics import Counters
 from transport.bus.address import Address
 from transport.callhome.link import Net
@@ -30,180 +24,14 @@ from transport.errors import (
     DeadlineExceeded,
     DecodeError,
     PayloadError,
-    PeerLost,
     RemoteProtocolError,
     text_of,
 )
-from transport.wire.message import Message
 
 #: Numbers of relayed streams begin here; ``Home`` counts from 1.
 FIRST: Final = 1 << 31
 #: Seconds for a dial where the settings have no limit.
 DIAL: Final = 5.0
-
-
-class Stream(ABC):
-    """One request on its way to the engine that its path names, and what comes back.
-
-    The classes below know the requester's side: ``actors.ingress.relay`` that of our own nodes,
-    ``actors.ingress.foreign`` Dynamo's.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "accepted",
-        "arrival",
-        "cancelled",
-        "due",
-        "engine",
-        "late",
-        "number",
-        "opened",
-        "over",
-        "placed",
-        "record",
-        "seq",
-        "streams",
-    )
-
-    def __init__(self, streams: Streams, arrival: Arrival, record: Record) -> None:
-        self.streams = streams
-        self.arrival = arrival
-        self.record = record
-        self.engine: Address = record.address
-        self.opened = False
-        self.accepted = False
-        self.cancelled = False
-        self.over = False
-        #: Has one of the ingress's places; else it waits for one.
-        self.placed = False
-        #: Items that have come from the engine.
-        self.seq = 0
-        #: By the monotonic clock, for what comes before the engine, which has its own clock.
-        self.due = _due(arrival, streams.runtime.settings)
-        #: That was over, and who asks is to be told.
-        self.late = False
-        self.number = streams.enter(self)
-
-    @abstractmethod
-    def begin(self) -> None:
-        """A place is free: go on towards the engine."""
-
-    @abstractmethod
-    def accept(self, m: Accept) -> None:
-        """The engine has the stream."""
-
-    @abstractmethod
-    def items(self, m: Items) -> None:
-        """Items without handles."""
-
-    @abstractmethod
-    def item(self, m: Item) -> None:
-        """An item with handles, which are ours to return."""
-
-    @abstractmethod
-    def end(self, m: End) -> None:
-        """The engine's last word."""
-
-    @abstractmethod
-    def feed_credit(self, m: FeedCredit) -> None:
-        """The engine has room for more request items."""
-
-    @abstractmethod
-    def fail(self, error: CallHomeError) -> None:
-        """Nothing more comes from the engine, if it was ever reached: tell the requester."""
-
-    def open(
-        self, codec: str, native: bool, payload: bytes, handles: list[Any], lent: bool = False
-    ) -> Open:
-        """The Open for the engine; it is sent here unless a lane sends it (``lent``).
-
-        Raises WorkerLost for an engine that has died meanwhile, OutboxFull.
-        """
-        runtime, arrival = self.streams.runtime, self.arrival
-        message = Open(
-            self.number,
-            runtime.address,
-            self.record.endpoint,
-            arrival.many,
-            codec,
-            native,
-            payload,
-            handles,
-            [],
-            arrival.window_items,
-            arrival.window_bytes,
-            arrival.remaining(),
-            arrival.metadata,
-            arrival.id,
-        )
-        if not lent:
-            if not runtime.peers.watch(self.engine):
-                raise WorkerLost(f"{self.engine} died: {runtime.peers.death(self.engine) or GONE}")
-            runtime.port.queue(self.engine, message, size=len(payload) + 128, bounded=True)
-            runtime.port.hurry()
-        self.opened = True
-        self.streams.unopened.pop(self.number, None)
-        return message
-
-    def tell(self, message: Message, size: int = 64) -> None:
-        """Send data of the request to the engine."""
-        self.streams.runtime.port.send(self.engine, message, size=size)
-
-    def control(self, message: Message) -> None:
-        """Send control to the engine, past all data."""
-        self.streams.runtime.port.send(self.engine, message, control=True)
-
-    def stop(self, reason: str) -> None:
-        """The requester asks the engine to finish."""
-        self.count_cancel()
-        self._cancel(Stop(self.streams.runtime.address.incarnation, self.number, reason))
-
-    def kill(self, reason: str) -> None:
-        """The requester is gone, or wants nothing more; the stream leaves the table."""
-        if not self.over:
-            self.count_cancel()
-            self.drop(reason)
-
-    def drop(self, reason: str) -> None:
-        """As ``kill``, for what is no cancel of the requester's."""
-        if self.leave():
-            self._cancel(Kill(self.streams.runtime.address.incarnation, self.number, reason))
-
-    def _cancel(self, message: Stop | Kill) -> None:
-        if self.opened:
-            port = self.streams.runtime.port
-            # Until the engine has answered, a cancel follows its Open on the same lane.
-            port.send(self.engine, message, control=self.accepted)
-            port.flush()
-
-    def count_cancel(self) -> None:
-        """Count the stream as cancelled, however often and in how many ways it is."""
-        if not self.cancelled:
-            self.cancelled = True
-            self.streams.counters.cancelled += 1
-
-    def leave(self) -> bool:
-        """The engine and this stream have nothing more to do with each other; False: known."""
-        if self.over:
-            return False
-        self.over = True
-        self.streams.left(self)
-        return True
-
-    def lost(self, reason: str) -> CallHomeError:
-        """The error of a stream whose engine has died."""
-        what = f"{self.record.endpoint}: {self.engine} died"
-        if not self.accepted:
-            return WorkerLost(f"{what} before it accepted the stream: {reason}")
-        return PeerLost(f"{what} after {self.seq} items: {reason}")
-
-
-def _due(arrival: Arrival, settings: Settings) -> float:
-    if arrival.deadline is not None:
-        return arrival.deadline
-    limit = settings.call_timeout
-    return math.inf if limit is None else time.monotonic() + limit
 
 
 class Lingering(Protocol):
