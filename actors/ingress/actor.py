@@ -128,7 +128,8 @@ class IngressActor(Actor):
         self._server.close()
         self.streams.stop_dialling()
         for stream in list(self.streams.table.values()):
-            stream.fail(ConnectionLost(f"{stream.record.endpoint}: the ingress of its node stops"))
+            error = ConnectionLost(f"{stream.record.endpoint}: the ingress of its node stops")
+            self.streams.fail(stream, error)
         for records in list(self.records.streams):
             records.fail(ConnectionLost("the ingress stops"))
         for last in list(self.streams.lingering.values()):
@@ -183,7 +184,7 @@ class IngressActor(Actor):
         self.admission.take(stream)
         reply(b"")
         if stream.placed:
-            stream.begin()
+            self.streams.begin(stream)
 
     def _opened(self, connection: HomeConnection, m: Open) -> None:
         """A node that is connected opens a stream: it needs no envelope, and its reply is the
@@ -209,7 +210,7 @@ class IngressActor(Actor):
         stream = RelayedStream(self.streams, arrival, record, connection, m.stream, failure)
         self.admission.take(stream)
         if stream.placed:
-            stream.begin()
+            self.streams.begin(stream)
 
     def _find(self, path: str) -> Record | None:
         """The engine that a path names; None for the records. Raises WorkerUnavailable."""

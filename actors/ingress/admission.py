@@ -58,6 +58,6 @@ class Admission:
                 _, waiting = self._waiting.popitem(last=False)
                 self.placed += 1
                 waiting.placed = True
-                waiting.begin()
+                waiting.streams.begin(waiting)
         finally:
             self._placing = False

@@ -97,8 +97,13 @@ class HomeConnection:
             lost=self.lost,
             burst=streams.runtime.port.burst,
         )
-        for relay in list(self.relays.values()):
-            relay.ready()
+        for number, relay in list(self.relays.items()):
+            try:
+                relay.ready()
+            except Exception as error:
+                told = streams.broken(self.address, error)
+                self.refuse(number, told)
+                self._cut(relay, told)
 
     def _deliver(self, message: Message) -> None:
         if type(message) is Open:
@@ -133,7 +138,13 @@ class HomeConnection:
         for relay in relays:
             if mux is None:
                 self._connections.streams.count("response_stream")
+            self._cut(relay, error)
+
+    def _cut(self, relay: Relay, error: CallHomeError) -> None:
+        try:
             relay.cut(error)
+        except Exception as worse:
+            self._connections.streams.broken(self.address, worse)
 
     def check(self, now: float) -> None:
         """The coarse timer: pings, and tombstones crumble."""

@@ -63,13 +63,13 @@ class Records:
             return
         path = routing_path(record)
         self._by_path[path] = record
-        for stream in self.streams:
+        for stream in list(self.streams):
             stream.tell(path, {"added": self.packed(record)})
 
     def _remove(self, record: Record, reason: str) -> None:
         path = routing_path(record)
         if self._by_path.pop(path, None) is not None:
-            for stream in self.streams:
+            for stream in list(self.streams):
                 stream.tell(path, {"removed": self.packed(record), "reason": reason})
 
     def packed(self, record: Record) -> dict[str, Any]:

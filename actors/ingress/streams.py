@@ -23,6 +23,7 @@ from transport.errors import (
     ConnectionLost,
     DeadlineExceeded,
     DecodeError,
+    LocalProtocolError,
     PayloadError,
     RemoteProtocolError,
     text_of,
@@ -120,6 +121,27 @@ class Streams:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
+    def begin(self, stream: Stream) -> None:
+        """A stream has its place. If it fails over that, by whatever, it ends; it alone."""
+        try:
+            stream.begin()
+        except Exception as error:
+            self.fail(stream, self.broken(stream.record.endpoint, error))
+
+    def fail(self, stream: Stream, error: CallHomeError) -> None:
+        """End a stream with an error; one that cannot even do that is dropped."""
+        try:
+            stream.fail(error)
+        except Exception as worse:
+            self.broken(stream.record.endpoint, worse)
+            stream.drop("it failed")
+
+    def broken(self, what: str, error: Exception) -> CallHomeError:
+        """Log what is our own fault; the error for whoever it hits."""
+        name = self.runtime.address.name
+        self.net.complain("ingress.failed", f"{name} failed on a stream of {what}", error)
+        return LocalProtocolError(f"{name} failed: {type(error).__name__}: {text_of(error)}")
+
     def stop_dialling(self) -> None:
         """This ingress stops: nobody is called home any more."""
         for task in self._running:
@@ -134,7 +156,7 @@ class Streams:
             stream.late = True
             stream.due = now + (self.runtime.settings.connect_timeout or DIAL) + DIAL
             text = f"{stream.record.endpoint}: its time was over before the engine had it"
-            stream.fail(DeadlineExceeded(text))
+            self.fail(stream, DeadlineExceeded(text))
         for last in [each for each in self.lingering.values() if now >= each.closing]:
             last.settle()
         return bool(self.unopened or self.lingering)
@@ -180,7 +202,10 @@ class Streams:
         if self._dirty:
             dirty, self._dirty = self._dirty, []
             for collect in dirty:
-                collect()
+                try:
+                    collect()
+                except Exception as error:
+                    self.broken("requests", error)
         if self._hurried:
             hurried, self._hurried = self._hurried, set()
             for mux in hurried:
@@ -203,7 +228,7 @@ class Streams:
         """An engine is gone, behind everything that it had sent."""
         for stream in [each for each in self.table.values() if each.engine == address]:
             if stream.opened:
-                stream.fail(stream.lost(reason))
+                self.fail(stream, stream.lost(reason))
 
     def count(self, kind: str) -> None:
         """Count a failure by Dynamo's name for its kind."""

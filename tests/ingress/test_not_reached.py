@@ -11,10 +11,13 @@ import pytest
 
 import actors.ingress.connections as connections
 import actors.ingress.foreign as foreign
-from actors.messages import Accept
+from actors.ingress.relay import RelayedStream
+from actors.messages import Accept, Kill
 from tests.ingress.engines import Chat, Held, echo
 from tests.ingress.test_relay import both
-from tests.waiting import TICK
+from tests.waiting import TICK, wait_until
+from transport.errors import CallHomeError
+from transport.wire.message import Message
 
 HOSTS = ["a" * 70 + ".x", "a\x00b", "\ud800", "ä.example", "1.2.3.4\u0661"]
 
@@ -77,3 +80,72 @@ async def test_a_deadline_ends_a_stream_whose_dial_does_not_end(
         assert at.carried() == 4  # two streams, two places
         await at.idle()
         assert at.ingress.counters.errors["generate"] == 2
+
+
+async def test_a_relay_that_fails_as_its_connection_comes_costs_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    async with both(tmp_path) as (at, home):
+        path = await at.engine(echo)
+        first = await home.ask(path, {"n": 1, "text": ""})
+        connection = at.ingress.connections.find_subject(home.subject)
+        assert connection is not None
+        broken = Broken()
+        connection.enter(77, broken)
+        second = await home.ask(path, {"n": 1, "text": ""})
+        for stream in (first, second):
+            assert (await home.ended(stream)).error is None
+        told = (await home.ended(77)).error
+        assert told is not None
+        assert "by its own fault" in told[1]
+        assert broken.cuts == 1
+        home.cut()
+        await wait_until(lambda: broken.cuts == 2)
+        await at.idle()
+
+
+class Broken:
+    """A relay that raises whatever it is asked."""
+
+    def __init__(self) -> None:
+        self.cuts = 0
+
+    def ready(self) -> None:
+        raise ValueError("by its own fault")
+
+    def heard(self, message: Message) -> None:
+        raise ValueError("by its own fault")
+
+    def cut(self, error: CallHomeError) -> None:
+        self.cuts += 1
+        raise ValueError("by its own fault")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_stream_that_fails_as_it_gets_its_place_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: bool
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    async with both(tmp_path, ingress_pool=1) as (at, home):
+        path = await at.engine(Held)
+        first, second, third = [await home.ask(path, {"before": 1}) for _ in range(3)]
+        await home.until(Accept, first)
+        honest, count = RelayedStream._go, 0
+
+        def begin(stream: RelayedStream, error: Any = None) -> None:
+            nonlocal count
+            count += 1
+            if count <= 2 - ends:
+                raise KeyError("by its own fault")
+            honest(stream)
+
+        monkeypatch.setattr(RelayedStream, "_go", begin)
+        if not ends:
+            monkeypatch.setattr(RelayedStream, "_refuse", begin)
+        home.send(Kill(home.incarnation, first, "enough"))
+        await home.until(Accept, third)
+        if ends:
+            assert (await home.ended(second)).error is not None
+        home.send(Kill(home.incarnation, third, "enough"))
+        await at.idle()
