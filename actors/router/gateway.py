@@ -21,9 +21,9 @@ from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError
 from transport.wire.control import Handshake
 from transport.wire.message import Message
 
-#: Kills for streams whose connection is not up yet; a forgotten one is repeated when its stream
-#: calls home.
-_LATE_KILLS: Final = 1024
+#: Kills that wait: for a connection that is not up yet, or of forgotten streams on one. Who is told
+#: nothing now is told when its stream is heard of again.
+_KILLS: Final = 1024
 _FORGOTTEN: Final = "its home has forgotten the stream"
 
 
@@ -37,6 +37,9 @@ class Gateway:
         self.expected: Expected | None = None
         self.relays: dict[int, MuxRelay] = {}
         self._late: OrderedDict[int, str] = OrderedDict()
+        #: Forgotten streams whose Kill may not have left yet: a node that does not read, and speaks
+        #: of them again and again, is told once.
+        self._told: set[int] = set()
 
     @property
     def idle(self) -> bool:
@@ -75,7 +78,7 @@ class Gateway:
             self.connection.send(Kill(own, relay.number, reason))
             relay.abort_bodies()
             self.connection.flush()
-        elif len(self._late) < _LATE_KILLS:
+        elif len(self._late) < _KILLS:
             self._late[relay.number] = reason
         self.leave(relay)
 
@@ -107,15 +110,21 @@ class Gateway:
                 take(relay, m)
             except CallHomeError as error:  # the fault of one stream, not of the connection
                 relay.broken(error)
-        elif type(m) is not End and type(m) is not FeedCredit and self.connection is not None:
+        elif type(m) is not End and type(m) is not FeedCredit:
+            self._kill_forgotten(m.stream)  # type: ignore[attr-defined]
+
+    def _kill_forgotten(self, number: int) -> None:
+        told = self._told
+        if self.connection is not None and number not in told and len(told) < _KILLS:
+            told.add(number)
             own = self.plane.runtime.address.incarnation
-            number: int = m.stream  # type: ignore[attr-defined]
             self.connection.send(Kill(own, number, _FORGOTTEN))
 
     def _lost(self, error: CallHomeError) -> None:
         """The connection is gone, or will never come: so are its streams, and nothing else."""
         self.connection = self.expected = None
         self._late.clear()
+        self._told.clear()
         relays, self.relays = self.relays, {}
         for relay in relays.values():
             if relay.lane is not None:
@@ -130,8 +139,9 @@ class Gateway:
 
     def check(self, now: float) -> None:
         """The coarse timer: pings, and whether they are answered."""
-        if self.connection is not None:
-            self.connection.check(now)
+        mux = self.connection
+        if mux is not None and mux.check(now) and self._told and not mux.backlog:
+            self._told.clear()
 
     def close(self, reason: str) -> None:
         """The router stops; its streams have been ended before."""

@@ -52,12 +52,15 @@ class MuxRelay(Relay):
         "pending_stop",
         "request",
         "seen",
+        "window",
     )
 
     def __init__(self, gateway: Gateway, message: Open, worker: Record, number: int) -> None:
         super().__init__(gateway.plane, message, worker)
         self.gateway = gateway
         self.number = number
+        #: Items and bytes that the home takes at once.
+        self.window = message.window_items, message.window_bytes
         self.acknowledged = False
         #: The worker has called home.
         self.seen = False
@@ -246,7 +249,7 @@ class MuxRelay(Relay):
             self._called()
         self.items = m.seq + 1
         if self.lane is None:
-            self.lane = Lane(self.plane.runtime, self.home, self.stream)
+            self.lane = Lane(self.plane.runtime, self.home, self.stream, *self.window)
         self.lane.body(connection, m, partial(self._whole, m.seq), self.broken)
 
     def _whole(self, seq: int, value: Encoded) -> Message:

@@ -25,7 +25,6 @@ from actors.messages import (
     Accept,
     End,
     Feed,
-    FeedCredit,
     FeedEnd,
     Hello,
     ItemBody,
@@ -184,21 +183,6 @@ async def test_a_stop_before_the_connection_is_up_is_told_when_it_is(tmp_path: P
         end = MuxEnd(await call.dial())
         assert await end.read() == Stop(here.actor.address.incarnation, number(call), "why")
         end.send(End(number(call), 0, None))
-        assert await task == []
-
-
-async def test_who_calls_home_for_a_forgotten_stream_is_told_to_stop(tmp_path: Path) -> None:
-    async with rig(tmp_path) as (here, worker):
-        task = start(here)
-        call, end = await connect(worker)
-        for message in (
-            Accept(99, SELF, 0, 0),
-            items(98, 0, 1),
-            ItemBody(97, 0, b"", [], 0, 0),
-        ):
-            end.send(message)
-            assert (await end.find(Kill)).stream == message.stream
-        end.send(End(96, 0, None), FeedCredit(95, 1, 1), End(number(call), 0, None))
         assert await task == []
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from actors.errors import RemoteProtocolError
 from actors.messages import Accept, End, ItemBody, Kill, Open, Stop
 from tests.router.standin_mux import MuxEnd, connect, number
-from tests.router.test_gateway import GO, SELF, rig, start
+from tests.router.test_gateway import GO, SELF, items, rig, start
 from tests.waiting import wait_until
+from transport.wire.codec import encode
+from transport.wire.mux import BODY, CHUNK, pack_mux
 
 LARGE = 3 << 20
 HUGE = 96 << 20
@@ -81,3 +87,27 @@ async def test_a_stream_that_ends_there_sends_no_more_of_its_body(tmp_path: Path
         while await end.read() is not None:
             pass
         assert len(end.aborted) == 1
+
+
+@pytest.mark.parametrize(("count", "fits"), [(599, True), (700, False)])
+async def test_behind_a_body_waits_as_much_as_the_window_of_the_stream(
+    tmp_path: Path, count: int, fits: bool
+) -> None:
+    settings: dict[str, Any] = {"window_items": 600, "outbox_messages": 256}
+    async with rig(tmp_path, **settings) as (here, worker):
+        task = start(here)
+        call, end = await connect(worker)
+        n = number(call)
+        end.send(Accept(n, SELF, 0, 0), ItemBody(n, 0, LARGE, [], LARGE, 1))
+        end.send(*(items(n, seq, seq) for seq in range(1, count + 1)))
+        if not fits:
+            with pytest.raises(RemoteProtocolError):
+                await task
+            return
+        value = encode(b"x" * (LARGE - 5), codec="msgpack")
+        assert len(value) == LARGE
+        for at in range(0, LARGE, CHUNK):
+            piece = value[at : at + CHUNK]
+            end.half.send(pack_mux(BODY, len(piece), 1) + piece)
+        end.send(End(n, count + 1, None))
+        assert (await task)[1:] == list(range(1, count + 1))
