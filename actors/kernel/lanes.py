@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from actors.kernel.bodies import Incoming
 from actors.kernel.links import held
-from actors.messages import ItemBody
+from actors.messages import End, FeedEnd, ItemBody
 from transport.bus.address import Address
 from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError
 from transport.payload import Encoded
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: any message counts for.
 _BESIDE: Final = 16
 _ANY: Final = 4096
+#: What needs no credit, and so may follow an item that went beyond it.
+_ENDS: Final = (End, FeedEnd)
 
 
 class Bodies(Protocol):
@@ -97,7 +99,8 @@ class Lane:
         queue = self._queue
         if queue is None:
             queue = self._queue = deque()
-        if len(queue) >= self._items or self._waiting >= self._size:
+        full = self._waiting >= self._size and type(place.message) not in _ENDS
+        if full or len(queue) >= self._items:
             raise RemoteProtocolError(
                 f"{len(queue)} messages and {self._waiting} bytes of one stream wait behind "
                 "a body: its sender minds no credit"

@@ -11,7 +11,7 @@ import pytest
 
 from actors.errors import CallHomeError, ConnectionLost, RemoteProtocolError
 from actors.kernel.lanes import Lane
-from actors.messages import Item, ItemBody, Items
+from actors.messages import End, Item, ItemBody, Items
 from tests.kernel.relays import STREAM, Feed, Reader, actors, at_rest, item, settle
 from tests.waiting import TICK, wait_until
 
@@ -225,6 +225,17 @@ async def test_one_value_larger_than_the_window_passes_alone(tmp_path: Path) -> 
             lane.body(feed, _large(relay, seq, seq + 1)[0], item(seq), failed)
             feed.bring(seq + 1, [ARRAY.tobytes()])
             assert (await home.value() == ARRAY).all()
+        assert failed == []
+        await at_rest(relay)
+
+
+async def test_an_end_may_wait_behind_one_value_larger_than_the_window(tmp_path: Path) -> None:
+    async with actors(str(tmp_path), "relay", "home", window_bytes=MIB // 2) as (relay, home):
+        lane, feed, failed = Lane(relay.runtime, home.runtime.address, STREAM), Feed(), Failures()
+        lane.body(feed, _large(relay, 0, 1)[0], item(0), failed)
+        lane.send(End(STREAM, 1, None))  # it needs no credit
+        feed.bring(1, [ARRAY.tobytes()])
+        assert (await home.value() == ARRAY).all()
         assert failed == []
         await at_rest(relay)
 
