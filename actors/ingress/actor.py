@@ -161,6 +161,7 @@ class IngressActor(Actor):
         """One request: refuse it, or count it, acknowledge it and let it begin."""
         self.counters.requests += 1
         self.transit.observe(transit(frame, time.time_ns()))
+        letter: Letter | None = None
         try:
             record = self._find(frame.path)
             letter = read_letter(frame, self.settings)
@@ -172,19 +173,26 @@ class IngressActor(Actor):
             self._check_room(letter)
             stream = self._stream(letter, record)
         except (WorkerUnavailable, Overloaded) as error:
-            self.counters.refused += 1
-            words = OVERLOADED if isinstance(error, Overloaded) else UNAVAILABLE
-            reply(f"{words}{error}".encode())
+            self._refuse(reply, error)
             return
         except (DecodeError, RemoteProtocolError) as error:
             self._invalid(error)
-            # The acknowledgement is all that a requester of Dynamo's understands.
-            reply(b"")
+            if "native" in error.details or (letter is not None and letter.native):
+                self._refuse(reply, error)
+            else:
+                # The acknowledgement is all that a requester of Dynamo's understands.
+                reply(b"")
             return
         self.admission.take(stream)
         reply(b"")
         if stream.placed:
             self.streams.begin(stream)
+
+    def _refuse(self, reply: Reply, error: CallHomeError) -> None:
+        """The request does not come to be, and its requester is told why."""
+        self.counters.refused += 1
+        words = OVERLOADED if isinstance(error, Overloaded) else UNAVAILABLE
+        reply(f"{words}{error}".encode(errors="replace"))
 
     def _opened(self, connection: HomeConnection, m: Open) -> None:
         """A node that is connected opens a stream: it needs no envelope, and its reply is the

@@ -115,14 +115,23 @@ def read_letter(frame: RequestFrame, settings: Settings) -> Letter:
     """The request in a frame.
 
     Raises DecodeError for a control message that is none, RemoteProtocolError for one of the wrong
-    shape: the one counts as ``deserialization``, the other as ``invalid_message``.
+    shape: the one counts as ``deserialization``, the other as ``invalid_message``. An error has
+    ``details["native"]`` when a node of ours asks, which can be told of it.
     """
     header, body = read_frame(frame.payload, settings.check_frames)
     if not header:
         raise RemoteProtocolError("a request without a control message")
     envelope = read_envelope(header)
-    letter = Letter(envelope, body, settings)
-    _check_half(letter.home, "response", envelope.id)
+    try:
+        return _checked(Letter(envelope, body, settings), body)
+    except RemoteProtocolError as error:
+        if envelope.connection.transport == MUX:
+            error.details["native"] = "yes"
+        raise
+
+
+def _checked(letter: Letter, body: bytes) -> Letter:
+    _check_half(letter.home, "response", letter.id)
     if not letter.many:
         if not body:
             raise RemoteProtocolError("a single_in request without a body")
@@ -130,7 +139,7 @@ def read_letter(frame: RequestFrame, settings: Settings) -> Letter:
     if body:
         raise RemoteProtocolError("a many_in request with a body; its items come on their own")
     assert letter.feed is not None  # read_envelope refuses many_in without it
-    _check_half(letter.feed, "request", envelope.id)
+    _check_half(letter.feed, "request", letter.id)
     if letter.feed.transport != letter.home.transport:
         raise RemoteProtocolError("the two halves of a many_in request come over different roads")
     return letter

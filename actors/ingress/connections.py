@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from actors.errors import Overloaded
 from actors.ingress.stream import Stream
 from actors.ingress.streams import DIAL, Streams
 from actors.kernel.tombstones import Tombstones
@@ -18,7 +19,7 @@ from actors.messages import Credit, End, Feed, FeedEnd, FeedItem, ItemBody, Kill
 from transport.callhome.address import check_hostport
 from transport.callhome.dialer import dial
 from transport.callhome.mux import MuxConnection
-from transport.errors import CallHomeError, RemoteProtocolError, to_wire
+from transport.errors import CallHomeError, RemoteProtocolError, shown, to_wire
 from transport.wire.control import pack_handshake
 from transport.wire.envelope import Info
 from transport.wire.message import Message
@@ -180,18 +181,21 @@ class Connections:
     def find(self, info: Info) -> HomeConnection:
         """The connection that a request names, dialled if it is the first to name it.
 
-        Raises RemoteProtocolError for a subject that belongs to somebody else, or for one too many.
+        Raises RemoteProtocolError for a subject that belongs to somebody else, or an address that
+        nobody can dial; Overloaded for one too many.
         """
         subject, address = info.text("subject"), info.text("address")
         home = _incarnation(info.text("incarnation"))
         found = self._by_subject.get(subject)
         if found is not None:
             if (found.address, found.home) != (address, home):
-                raise RemoteProtocolError(f"the subject of {found.address} is named by {address}")
+                raise RemoteProtocolError(
+                    f"the subject of {found.address} is named by {shown(address)}"
+                )
             return found
         check_hostport(address)
         if len(self._by_subject) >= MOST:
-            raise RemoteProtocolError(f"{MOST} nodes are connected already, {address} is one more")
+            raise Overloaded(f"{MOST} nodes are connected already, {address} is one more")
         found = self._by_subject[subject] = HomeConnection(self, subject, address, home)
         self.streams.start(found.dial(), f"dial {address}", found.lost)
         self.streams.runtime.plan_tick()

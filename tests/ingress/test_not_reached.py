@@ -38,7 +38,8 @@ async def test_a_host_that_cannot_be_looked_up_takes_no_place(tmp_path: Path, ho
         asked = await at.requester.ask(path, {"n": 1})
         assert asked.reply == b""
         at.requester.address = kept
-        await home.ask(path, {"n": 1}, info={"address": f"{host}:80", "subject": "s"})
+        info = {"address": f"{host}:80", "subject": "s"}
+        await home.ask(path, {"n": 1}, info=info, reply=b"Server unavailable: address ")
         assert at.errors == {"invalid_message": 2}
         assert len(at.ingress.connections) == 0
         await at.idle()
