@@ -21,6 +21,7 @@ from actors.kernel.mailbox import GO, HOLD, HOLD_ALL
 from actors.kernel.peers import GONE, Peers, start_time
 from actors.messages import Bye, Down, Hello
 from transport.bus.address import Address
+from transport.bus.guard import Guard
 from transport.bus.port import Bus, Port
 from transport.errors import EncodeError, LocalProtocolError, RemoteProtocolError
 from transport.payload import Encoded, decode_payload, encode_payload
@@ -86,14 +87,13 @@ class Runtime:
             raise
         self.peers = Peers(self.port, self._down)
         self.port.unreachable = self.peers.lost
-        self.on(Hello, lambda sender, m: self.peers.note(m.address))
-        self.on(Bye, lambda sender, m: self.peers.left(sender))
-        self.on(Down, lambda sender, m: self.peers.reason(m.address, m.reason))
+        self._hear_of_peers()
         self.links = Links(self)
         self.home = Home(self)
         self.serving: Serving | None = None
         #: Called with (address, reason) after streams, leases and permits have been settled.
         self.when_down: list[Callable[[Address, str], None]] = []
+        self._guard = Guard(name)
         #: Called with the monotonic clock at each tick of the coarse timer, which goes on while one
         #: of them returns True; ``plan_tick`` starts it.
         self.timers: list[Callable[[float], bool]] = []
@@ -102,6 +102,11 @@ class Runtime:
         self._want_hold, self._holds = GO, False
         self._ticking: asyncio.TimerHandle | None = None
         self._closed = False
+
+    def _hear_of_peers(self) -> None:
+        self.on(Hello, lambda sender, m: self.peers.note(m.address))
+        self.on(Bye, lambda sender, m: self.peers.left(sender))
+        self.on(Down, lambda sender, m: self.peers.reason(m.address, m.reason))
 
     @property
     def memory(self) -> Memory:
@@ -236,25 +241,40 @@ class Runtime:
 
     def _tick(self) -> None:
         self._ticking = None
-        now = time.monotonic()
-        self.home.check(now)
-        busy = self.home.busy()
-        if self.serving is not None:
-            self.serving.check(now)
-            busy = busy or self.serving.busy()
-        for timer in self.timers:
-            busy = timer(now) or busy
+        now, busy = time.monotonic(), False
+        for timer in (self._check_home, self._check_serving, *self.timers):
+            try:
+                busy = timer(now) or busy
+            except Exception as error:
+                busy = True  # what it watches has not been seen to
+                self._guard.failed(timer, error)
         if busy:
             self.plan_tick()
 
+    def _check_home(self, now: float) -> bool:
+        self.home.check(now)
+        return self.home.busy()
+
+    def _check_serving(self, now: float) -> bool:
+        if self.serving is None:
+            return False
+        self.serving.check(now)
+        return self.serving.busy()
+
     def _down(self, address: Address, reason: str) -> None:
         """Behind the barrier: everything that the dead peer had sent has been handled."""
-        self.home.down(address, reason)
+        for settle in (self.home.down, self._serving_down, self._links_down, *self.when_down):
+            try:
+                settle(address, reason)
+            except Exception as error:
+                self._guard.failed(settle, error)
+
+    def _serving_down(self, address: Address, reason: str) -> None:
         if self.serving is not None:
             self.serving.down(address, reason)
+
+    def _links_down(self, address: Address, reason: str) -> None:
         self.links.down(address)
-        for callback in self.when_down:
-            callback(address, reason)
 
     def note(self, text: str) -> None:
         """Log something that an operator may want to know."""

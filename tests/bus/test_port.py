@@ -307,3 +307,25 @@ async def test_collectors_are_asked_at_each_flush(run: str) -> None:
         await arrived(b, 3)
         assert b.numbers == [1, 2, 3]
         a.port.before_flush.clear()
+
+
+async def test_a_collector_that_fails_costs_only_itself(
+    run: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with posts(run, "a", "b") as (a, b):
+        due = [2, 1]
+
+        def failing() -> None:
+            raise ValueError("its own fault")
+
+        def collect() -> None:
+            if due:
+                a.port.queue(b.address, numbered(due.pop()))
+
+        a.port.before_flush += [failing, collect]
+        a.port.flush()
+        a.port.send(b.address, numbered(7))
+        await arrived(b, 3)
+        assert b.numbers in ([1, 2, 7], [1, 7, 2])
+        assert caplog.text.count("ValueError: its own fault") == 1
+        a.port.before_flush.clear()

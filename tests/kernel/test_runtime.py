@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from actors.config import Settings
 from actors.errors import EncodeError
 from actors.kernel.runtime import TICK, Runtime, least_size
 from tests.waiting import wait_until
+from transport.bus.address import Address
 
 
 @pytest.mark.parametrize(
@@ -70,5 +72,52 @@ async def test_timers_keep_the_coarse_timer_going_while_one_of_them_is_busy(tmp_
         await wait_until(lambda: len(calls) == 6)
         await asyncio.sleep(3 * TICK)  # were it still going, it would have called by now
         assert calls == ["busy", "idle"] * 3
+    finally:
+        runtime.close()
+
+
+async def test_a_timer_that_fails_costs_only_itself_and_is_not_logged_at_each_tick(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = Runtime(run=str(tmp_path), name="a")
+    calls: list[str] = []
+
+    def failing(now: float) -> bool:
+        calls.append("failing")
+        if len(calls) < 6:
+            raise ValueError("its own fault")
+        return False
+
+    def other(now: float) -> bool:
+        calls.append("other")
+        return False
+
+    runtime.timers += [failing, other]
+    try:
+        runtime.plan_tick()
+        await wait_until(lambda: len(calls) == 8)
+        assert calls == ["failing", "other"] * 4
+        assert caplog.text.count("ValueError: its own fault") == 1
+        assert "failing failed; the others go on" in caplog.text
+    finally:
+        runtime.close()
+
+
+async def test_who_fails_to_hear_of_a_death_keeps_it_from_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime = Runtime(run=str(tmp_path), name="a")
+    told: list[str] = []
+
+    def failing(address: Address, reason: str) -> None:
+        raise ValueError("its own fault")
+
+    dead = Address("dead", 0x99, os.getpid(), 1)
+    runtime.when_down += [failing, lambda address, reason: told.append(reason)]
+    runtime.home.down = failing  # type: ignore[method-assign]
+    try:
+        runtime.peers.lost(dead, "gone")
+        assert told == ["gone"]
+        assert "its own fault" in caplog.text
     finally:
         runtime.close()

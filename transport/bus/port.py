@@ -20,6 +20,7 @@ from collections.abc import Callable
 import zmq
 
 from transport.bus.address import Address, inbox_path, remove_inboxes
+from transport.bus.guard import Guard
 from transport.bus.outbox import Outbox
 from transport.bus.shared import Bus as Bus
 from transport.bus.shared import PortStatistics
@@ -84,6 +85,7 @@ class Port:
         self.unreachable: Callable[[Address, str], None] = lambda address, reason: None
         #: Called at the start of each flush: whoever collects items per tick queues them now.
         self.before_flush: list[Callable[[], None]] = []
+        self._guard = Guard(address.name)
         self._local: deque[tuple[int, list[Message]]] = deque()
         self._held = False
         #: Outboxes of ports of this process that wait until data is read here again.
@@ -266,7 +268,10 @@ class Port:
 
     def _flush_queued(self, at_once: bool = False) -> None:
         for collect in self.before_flush:
-            collect()
+            try:
+                collect()
+            except Exception as error:  # costs what it collects, and nobody else's messages
+                self._guard.failed(collect, error)
         if self._closed:
             return
         dirty, self._dirty = self._dirty, []
@@ -374,14 +379,9 @@ class Port:
 
     def statistics(self) -> PortStatistics:
         """The counters, as they stand."""
-        return PortStatistics(
-            self.batches_in,
-            self.messages_in,
-            self.batches_out,
-            self.messages_out,
-            self.unreadable,
-            len({incarnation for incarnation, _ in self._boxes}),
-        )
+        received, sent = (self.batches_in, self.messages_in), (self.batches_out, self.messages_out)
+        peers = len({incarnation for incarnation, _ in self._boxes})
+        return PortStatistics(*received, *sent, self.unreadable, peers)
 
     def close(self, linger: float = 0.5) -> None:
         """Send what is queued and close; ZeroMQ gets ``linger`` seconds for what it holds."""
