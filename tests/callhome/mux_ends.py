@@ -11,7 +11,8 @@ from transport.callhome.link import Link
 from transport.callhome.mux import MuxConnection
 from transport.callhome.net import Net, tune
 from transport.errors import CallHomeError
-from transport.wire.message import Message
+from transport.wire.message import BatchWriter, Message
+from transport.wire.mux import BATCH, pack_mux
 
 A, B = 0xA, 0xB
 
@@ -108,3 +109,14 @@ def raw_end(rest: bytes = b"") -> Iterator[tuple[Side, socket.socket]]:
 def items(stream: int, first: int = 0) -> Items:
     """A message that can be told from others."""
     return Items(stream, first, [b"%d" % first])
+
+
+def batch(*messages: tuple[object, ...], sender: int = B) -> bytes:
+    """A batch as it crosses the wire."""
+    packed = BatchWriter(sender).pack(messages)
+    return pack_mux(BATCH, len(packed)) + packed
+
+
+def announced(number: int, size: int) -> bytes:
+    """The batch that announces a body."""
+    return batch(ItemBody(1, 0, size, [], size, number))
