@@ -117,22 +117,32 @@ class RouterActor(Actor):
         return self._remote if record.speaks == SPEAKS else self._foreign
 
     def _changed(self, change: Change) -> None:
+        """What discovery tells; a record that fails costs itself, and none of those behind it."""
         if isinstance(change, Added):
-            self._add(change.record)
+            self._guarded(self._add, change.record)
         elif isinstance(change, Removed):
-            self._remove(change.record, change.reason)
+            self._guarded(self._remove, change.record, change.reason)
         elif isinstance(change, Snapshot):
             known = {(record.instance, record.endpoint) for record in change.records}
             for records in list(self._records.values()):
                 for record in list(records.values()):
                     if (record.instance, record.endpoint) not in known:
-                        self._remove(record, "it is not in the registry any more")
+                        self._guarded(self._remove, record, "it is not in the registry any more")
             for record in change.records:
-                self._add(record)
+                self._guarded(self._add, record)
+
+    def _guarded(self, take: Callable[..., None], record: Record, *more: str) -> None:
+        try:
+            take(record, *more)
+        except Exception as error:
+            where = shown(record.via) if record.via else "this node"
+            self.runtime.complain(f"the record of {shown(record.endpoint)} at {where}", error)
 
     def _add(self, record: Record) -> None:
         if record.kind != "engine":
             return
+        # Nobody could be told of it, in an error or by ``callhome ps``. Raises UnicodeEncodeError.
+        f"{record.endpoint}{record.via}{record.address.name}{record.codec}".encode()
         # What is on another node has no process here: its connections tell when it is gone.
         if not record.via and not self.runtime.peers.watch(record.address):
             return

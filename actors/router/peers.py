@@ -65,9 +65,13 @@ class StaticPeers:
             task.cancel()
 
     def states(self) -> dict[str, str]:
-        """For each node "" while its records are known, else why they are not."""
+        """For each node "" while its records are known, else why they are not; as text that can be
+        sent.
+        """
         return {
-            each: "" if each in self.connected else str(self.failures.get(each, "not tried yet"))
+            _sendable(each): ""
+            if each in self.connected
+            else _sendable(str(self.failures.get(each, "not tried yet")))
             for each in self._addresses
         }
 
@@ -152,6 +156,11 @@ class StaticPeers:
         except BadRecord as error:
             log.warning("a record of %s is left out: %s", address, error)
             return None
+
+
+def _sendable(text: str) -> str:
+    """The text, its lone surrogates (as in a command line that is no UTF-8) written out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _target(address: str) -> str:
