@@ -98,10 +98,9 @@ class Runtime:
         #: of them returns True; ``plan_tick`` starts it.
         self.timers: list[Callable[[float], bool]] = []
         self._payload_limit = self.settings.payload_limit
-        self._serial = 0
+        self._serial, self._closed = 0, False
         self._want_hold, self._holds = GO, False
         self._ticking: asyncio.TimerHandle | None = None
-        self._closed = False
 
     def _hear_of_peers(self) -> None:
         self.on(Hello, lambda sender, m: self.peers.note(m.address))
