@@ -133,7 +133,8 @@ class Gateway:
             relay.finish(
                 ConnectionLost(
                     f"{relay.target}: the connection with {self.address} was lost after "
-                    f"{relay.items} items: {error}"
+                    f"{relay.items} items: {error}",
+                    sent="maybe",  # so nobody sends it anew unless a second time does no harm
                 )
             )
 

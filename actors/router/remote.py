@@ -208,7 +208,8 @@ class RemoteDispatch:
                 relay.fail(
                     ConnectionLost(
                         f"{relay.target}: {record.via} was removed before it took the stream: "
-                        f"{reason}"
+                        f"{reason}",
+                        sent="maybe",
                     )
                 )
 

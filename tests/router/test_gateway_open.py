@@ -56,10 +56,34 @@ async def test_what_was_opened_over_a_lost_connection_ends(tmp_path: Path) -> No
         task = start(here)
         await end.find(Open)
         end.half.close()
-        with pytest.raises(ConnectionLost, match="was lost after 0 items"):
+        with pytest.raises(ConnectionLost, match="was lost after 0 items") as caught:
             await task
+        assert caught.value.details["sent"] == "maybe"
         again = start(here)  # by an envelope, which asks to be called home by a new subject
         call, end = await connect(worker)
         end.send(End(number(call), 0, None))
         assert await again == []
         await here.idle()
+
+
+async def test_b137_what_was_opened_over_the_connection_is_not_sent_twice(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker):
+        for count in range(1, 6):
+            first = start(here)
+            call, end = await connect(worker)
+            end.send(End(number(call), 0, None))
+            assert await first == []
+            task = start(here)
+            await end.find(Open)
+            end.half.abort()
+            with pytest.raises(ConnectionLost) as caught:
+                await task
+            assert caught.value.details["sent"] == "maybe"
+            assert len(worker.calls) == count
+        record = here.told.records[0]
+        task = start(here)
+        call, end = await connect(worker)
+        here.told.remove(record)
+        with pytest.raises(ConnectionLost) as caught:
+            await task
+        assert caught.value.details["sent"] == "maybe"
