@@ -131,7 +131,7 @@ class ForeignStream(Stream):
             self._refuse(self._failure)
             return
         try:
-            self.open(self.codec, False, self.arrival.payload, [])
+            self.open(self.codec, False, self.arrival.payload)
         except CallHomeError as error:
             self.fail(error)
         self.arrival.payload = b""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
+from actors.errors import WorkerLost
 from actors.ingress.arrival import Arrival
 from actors.ingress.connections import HomeConnection
 from actors.ingress.stream import Stream
@@ -44,7 +45,7 @@ _SEVERAL: Final = LARGE
 class RelayedStream(Stream):
     """One stream between a node of ours and an engine here."""
 
-    __slots__ = ("_bodies", "_failure", "_lane", "connection", "remote")
+    __slots__ = ("_bodies", "_failure", "_lane", "_takes", "connection", "remote")
 
     def __init__(
         self,
@@ -66,6 +67,8 @@ class RelayedStream(Stream):
         super().__init__(streams, arrival, record)
         self._failure = failure
         self._lane: Lane | None = None
+        #: Items and bytes that the engine takes before it has to grant more.
+        self._takes = (0, 0)
         #: Numbers of bodies that are on their way to the requester.
         self._bodies: set[int] | None = None
 
@@ -91,9 +94,11 @@ class RelayedStream(Stream):
             self.kill(tomb.reason)
         elif tomb is not None:
             self._stop_early()
-        elif not self.arrival.later:
+        elif self.arrival.later:
+            self.expects = True
+        else:
             try:
-                self.open(self.arrival.codec, True, self.arrival.payload, [])
+                self.open(self.arrival.codec, True, self.arrival.payload)
             except CallHomeError as error:
                 self.fail(error)
             self.arrival.payload = b""
@@ -150,7 +155,7 @@ class RelayedStream(Stream):
             self.fail(RemoteProtocolError("the body of a request that has its own already"))
             return
         if self._lane is None:
-            self._lane = Lane(self.streams.runtime, self.engine, self.number)
+            self._lane = Lane(self.streams.runtime, self.engine, self.number, *self._takes)
         if m.seq < 0:
             self.arrival.later = False
             self._lane.body(mux, m, self._open_later, self.fail)
@@ -161,11 +166,18 @@ class RelayedStream(Stream):
             )
 
     def _open_later(self, encoded: Encoded) -> Open:
-        return self.open(self.arrival.codec, True, encoded.data, encoded.handles, lent=True)
+        """The request is whole: its Open, which the lane sends; unless it is closed by then."""
+        try:
+            self.check_alive()
+            self.has_opened()
+        except WorkerLost as error:
+            self.fail(error)
+        return self.opening(self.arrival.codec, True, encoded.data, encoded.handles)
 
     # --- towards the requester
 
     def accept(self, m: Accept) -> None:
+        self._takes = m.feed_items, m.feed_bytes
         self._tell_home(m._replace(stream=self.remote))
 
     def items(self, m: Items) -> None:

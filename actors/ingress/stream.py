@@ -34,6 +34,7 @@ class Stream(ABC):
         "cancelled",
         "due",
         "engine",
+        "expects",
         "late",
         "number",
         "opened",
@@ -50,6 +51,8 @@ class Stream(ABC):
         self.record = record
         self.engine: Address = record.address
         self.opened = False
+        #: Its request is on the way here, for an engine that is not asked before it is whole.
+        self.expects = False
         self.accepted = False
         self.cancelled = False
         self.over = False
@@ -91,15 +94,30 @@ class Stream(ABC):
     def fail(self, error: CallHomeError) -> None:
         """Nothing more comes from the engine, if it was ever reached: tell the requester."""
 
-    def open(
-        self, codec: str, native: bool, payload: bytes, handles: list[Any], lent: bool = False
-    ) -> Open:
-        """The Open for the engine; it is sent here unless a lane sends it (``lent``).
+    def open(self, codec: str, native: bool, payload: bytes) -> None:
+        """Ask the engine. Raises WorkerLost for one that has died meanwhile, OutboxFull."""
+        runtime = self.streams.runtime
+        self.check_alive()
+        message = self.opening(codec, native, payload, [])
+        runtime.port.queue(self.engine, message, size=len(payload) + 128, bounded=True)
+        runtime.port.hurry()
+        self.has_opened()
 
-        Raises WorkerLost for an engine that has died meanwhile, OutboxFull.
-        """
+    def check_alive(self) -> None:
+        """Raise WorkerLost when the engine has died, or is found dead now."""
+        peers = self.streams.runtime.peers
+        if not peers.watch(self.engine):
+            raise WorkerLost(f"{self.engine} died: {peers.death(self.engine) or GONE}")
+
+    def has_opened(self) -> None:
+        """The engine hears of the stream, and minds its times from now on."""
+        self.opened = True
+        self.streams.unopened.pop(self.number, None)
+
+    def opening(self, codec: str, native: bool, payload: bytes, handles: list[Any]) -> Open:
+        """The Open for the engine."""
         runtime, arrival = self.streams.runtime, self.arrival
-        message = Open(
+        return Open(
             self.number,
             runtime.address,
             self.record.endpoint,
@@ -115,14 +133,6 @@ class Stream(ABC):
             arrival.metadata,
             arrival.id,
         )
-        if not lent:
-            if not runtime.peers.watch(self.engine):
-                raise WorkerLost(f"{self.engine} died: {runtime.peers.death(self.engine) or GONE}")
-            runtime.port.queue(self.engine, message, size=len(payload) + 128, bounded=True)
-            runtime.port.hurry()
-        self.opened = True
-        self.streams.unopened.pop(self.number, None)
-        return message
 
     def tell(self, message: Message, size: int = 64) -> None:
         """Send data of the request to the engine."""

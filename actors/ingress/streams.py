@@ -227,7 +227,8 @@ class Streams:
     def _down(self, address: Address, reason: str) -> None:
         """An engine is gone, behind everything that it had sent."""
         for stream in [each for each in self.table.values() if each.engine == address]:
-            if stream.opened:
+            # One that waits for a place or for its dial asks when it comes to it.
+            if stream.opened or stream.expects:
                 self.fail(stream, stream.lost(reason))
 
     def count(self, kind: str) -> None:
