@@ -14,7 +14,7 @@ from actors.ingress.arrival import Arrival
 from actors.ingress.connections import HomeConnection
 from actors.ingress.stream import Stream
 from actors.ingress.streams import Streams
-from actors.kernel.bodies import LARGE, outgoing
+from actors.kernel.bodies import LARGE, in_line, outgoing
 from actors.kernel.lanes import Lane
 from actors.messages import (
     Accept,
@@ -129,11 +129,12 @@ class RelayedStream(Stream):
         self._onward(Feed(self.number, m.first, m.payloads), sum(map(len, m.payloads)))
 
     def _feed_item(self, m: FeedItem) -> None:
-        if not all(type(each) is list and len(each) == 3 for each in m.handles):
-            self.fail(RemoteProtocolError("a handle of another node's memory"))
+        try:
+            size = len(m.payload) + in_line(m.handles)
+        except RemoteProtocolError as error:
+            self.fail(error)
             return
-        size = len(m.payload) + sum(map(_near, m.handles))
-        self._onward(FeedItem(self.number, m.seq, m.payload, m.handles, m.size), size)
+        self._onward(FeedItem(self.number, m.seq, m.payload, m.handles, size), size)
 
     def _feed_end(self, m: FeedEnd) -> None:
         self._onward(FeedEnd(self.number, m.total), 64)

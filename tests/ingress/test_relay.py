@@ -217,13 +217,22 @@ async def test_a_body_that_lies_about_itself_ends_its_stream(tmp_path: Path) -> 
         assert at.engines[0].counters.requests == 0
 
 
-async def test_a_handle_from_another_node_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "forged",
+    [
+        [5, 1, 4096, 8, 1, "<i8", [1]],
+        ["<i8", [1], 4096],
+        ["<i8", 1, b"12345678"],
+        [7, [1], b"12345678"],
+        "no list",
+    ],
+)
+async def test_a_handle_from_another_node_is_refused(tmp_path: Path, forged: Any) -> None:
     async with both(tmp_path) as (at, home):
         path = await at.engine(Chat)
         stream = await home.ask(path, many=True)
         await home.until(Accept, stream)
-        handle = [at.engines[0].address.incarnation, 1, 4096, 8, 1, "<i8", [1]]
-        home.send(FeedItem(stream, 0, b"\xc0", [handle], 9))
+        home.send(FeedItem(stream, 0, b"\xc0", [forged], 9))
         error = (await home.ended(stream)).error
         assert error is not None
         assert error[0] == "protocol.remote"
