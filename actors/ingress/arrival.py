@@ -38,8 +38,9 @@ _LARGEST: Final = 1 << 53
 class Arrival:
     """What a request says: who asks, for what shape of stream, in which codec.
 
-    ``deadline`` is by this process's monotonic clock. ``later``: the payload comes as a body over
-    the connection between the nodes.
+    ``deadline`` is by this process's monotonic clock. ``window_items`` and ``window_bytes`` are
+    what the engine may send unasked, ``more_…`` what the requester takes beyond that. ``later``:
+    the payload comes as a body over the connection between the nodes.
     """
 
     __slots__ = (
@@ -49,6 +50,8 @@ class Arrival:
         "later",
         "many",
         "metadata",
+        "more_bytes",
+        "more_items",
         "payload",
         "window_bytes",
         "window_items",
@@ -64,6 +67,7 @@ class Arrival:
         self.later = False
         self.window_items = settings.window_items
         self.window_bytes = settings.window_bytes
+        self.more_items = self.more_bytes = 0
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, never negative."""
@@ -80,10 +84,17 @@ class Arrival:
             elif native:  # nobody else means something by it
                 self._take(key, text)
 
+    def _grant(self, items: int, size: int) -> None:
+        """How much the requester takes unasked; what goes beyond this node's windows waits."""
+        self.more_items = max(0, items - self.window_items)
+        self.more_bytes = max(0, size - self.window_bytes)
+        self.window_items = min(items, self.window_items)
+        self.window_bytes = min(size, self.window_bytes)
+
     def _take(self, key: str, text: str) -> None:
         """What a node of ours says beside the user's metadata; later versions may say more."""
         if key == WINDOW:
-            self.window_items, self.window_bytes = _window(text)
+            self._grant(*_window(text))
         elif key == REMAINING:
             self.deadline = time.monotonic() + _seconds(text)
         elif key == BODY:
@@ -158,7 +169,7 @@ def read_open(m: Open, settings: Settings) -> Arrival:
     arrival.later = not m.many and not m.payload
     if not (0 < m.window_items < _LARGEST and 0 < m.window_bytes < _LARGEST):
         raise RemoteProtocolError("an Open without credit")
-    arrival.window_items, arrival.window_bytes = m.window_items, m.window_bytes
+    arrival._grant(m.window_items, m.window_bytes)
     if m.remaining is not None:
         if not 0 <= m.remaining < _LARGEST:
             raise RemoteProtocolError("an Open whose remaining time is no number of seconds")

@@ -103,7 +103,9 @@ class RecordsStream:
         self._codec = arrival.codec
         self._connection = connection
         self._remote = remote
-        self._credit = SendCredit(arrival.window_items, arrival.window_bytes)
+        self._credit = SendCredit(
+            arrival.window_items + arrival.more_items, arrival.window_bytes + arrival.more_bytes
+        )
         self._seq = 0
         #: By path, the newest thing that has not been told; "" is the snapshot.
         self._due: dict[str, dict[str, Any]] = {}

@@ -45,7 +45,19 @@ _SEVERAL: Final = LARGE
 class RelayedStream(Stream):
     """One stream between a node of ours and an engine here."""
 
-    __slots__ = ("_bodies", "_failure", "_lane", "_takes", "connection", "remote")
+    __slots__ = (
+        "_ahead_bytes",
+        "_ahead_items",
+        "_bodies",
+        "_failure",
+        "_lane",
+        "_more_bytes",
+        "_more_items",
+        "_sent",
+        "_takes",
+        "connection",
+        "remote",
+    )
 
     def __init__(
         self,
@@ -69,6 +81,11 @@ class RelayedStream(Stream):
         self._lane: Lane | None = None
         #: Items and bytes that the engine takes before it has to grant more.
         self._takes = (0, 0)
+        #: Credit: what the engine has been granted in all, and what is held back from it.
+        self._ahead_items, self._ahead_bytes = arrival.window_items, arrival.window_bytes
+        self._more_items, self._more_bytes = arrival.more_items, arrival.more_bytes
+        #: Bytes that have come from the engine, as ``seq`` counts its items.
+        self._sent = 0
         #: Numbers of bodies that are on their way to the requester.
         self._bodies: set[int] | None = None
 
@@ -114,7 +131,46 @@ class RelayedStream(Stream):
         _HEARD[type(message)](self, message)
 
     def _credit(self, m: Credit) -> None:
-        self.control(Credit(self.number, m.items, m.bytes))
+        if m.items < 0 or m.bytes < 0:
+            self.fail(RemoteProtocolError("credit of less than nothing"))
+            return
+        self._more_items += m.items
+        self._more_bytes += m.bytes
+        if self.opened:
+            self.grant()
+
+    def grant(self) -> None:
+        """Pass credit on, as far as no more comes by it than this node's windows let wait here.
+
+        Whoever grants faster than it reads would else fill our memory. What an honest requester of
+        the same windows grants is passed on as it comes.
+        """
+        mux = self.connection.mux
+        if mux is None or self.over:
+            return
+        settings = self.streams.runtime.settings
+        if mux.backlog > settings.window_bytes:
+            self.streams.hold(self)
+            return
+        items = min(self._more_items, settings.window_items - self._ahead_items + self.seq)
+        size = min(self._more_bytes, settings.window_bytes - self._ahead_bytes + self._sent)
+        if items > 0 or size > 0:
+            items, size = max(0, items), max(0, size)
+            self._more_items -= items
+            self._more_bytes -= size
+            self._ahead_items += items
+            self._ahead_bytes += size
+            self.control(Credit(self.number, items, size))
+
+    def _grant_later(self) -> None:
+        """Items have gone, and some credit is held back: pass more of it on by halves of a
+        window.
+        """
+        settings = self.streams.runtime.settings
+        if (self._ahead_items - self.seq) * 2 < settings.window_items or (
+            self._ahead_bytes - self._sent
+        ) * 2 < settings.window_bytes:
+            self.grant()
 
     def _stopped(self, m: Stop) -> None:
         if self.opened:
@@ -188,6 +244,7 @@ class RelayedStream(Stream):
         counters.items += len(payloads)
         counters.bytes += size
         self.seq = m.first + len(payloads)
+        self._sent += size
         mux = self.connection.mux
         if mux is None:
             return
@@ -196,6 +253,8 @@ class RelayedStream(Stream):
         else:
             self._spread(m)
         self.streams.hurry(mux)
+        if self._more_items or self._more_bytes:
+            self._grant_later()
 
     def _spread(self, m: Items) -> None:
         """Many bytes at once: what is large goes as a body, what is small in messages of a bounded
@@ -221,6 +280,7 @@ class RelayedStream(Stream):
 
     def item(self, m: Item) -> None:
         self.seq = m.seq + 1
+        self._sent += m.size
         self.streams.counters.items += 1
         self.streams.counters.bytes += m.size
         mux = self.connection.mux
@@ -229,6 +289,8 @@ class RelayedStream(Stream):
         elif not self._send_large(m.seq, m.payload, m.handles):
             size = len(m.payload) + sum(map(_near, m.handles))
             mux.send(Item(self.remote, m.seq, m.payload, m.handles, m.size), size)
+        if self._more_items or self._more_bytes:
+            self._grant_later()
 
     def _send_large(self, seq: int, payload: bytes, handles: list[Any]) -> bool:
         """Send one item with a body, if it is large or lies in shared memory."""

@@ -45,6 +45,13 @@ class Lingering(Protocol):
         """It was waited for long enough."""
 
 
+class Granting(Protocol):
+    """A stream that holds back credit while its connection is full."""
+
+    def grant(self) -> None:
+        """Look again."""
+
+
 class Streams:
     """All relayed streams of one ingress; takes from the runtime what engines say to them."""
 
@@ -60,6 +67,8 @@ class Streams:
         self.unopened: dict[int, Stream] = {}
         #: Streams that are over but for their requester's last word.
         self.lingering: dict[int, Lingering] = {}
+        #: Those whose requesters take more than this node lets wait for them.
+        self.held: set[Granting] = set()
         self._running: set[asyncio.Task[None]] = set()
         #: Called with each stream that leaves the table: its place is free.
         self.when_left: Callable[[Stream], None] = lambda stream: None
@@ -97,6 +106,11 @@ class Streams:
     def linger(self, stream: Lingering) -> None:
         """A stream has said its last and waits for its requester to close."""
         self.lingering[stream.number] = stream
+        self.runtime.plan_tick()
+
+    def hold(self, stream: Granting) -> None:
+        """Its connection is full: look again with the next tick of the coarse timer."""
+        self.held.add(stream)
         self.runtime.plan_tick()
 
     def start(
@@ -157,9 +171,12 @@ class Streams:
             stream.due = now + (self.runtime.settings.connect_timeout or DIAL) + DIAL
             text = f"{stream.record.endpoint}: its time was over before the engine had it"
             self.fail(stream, DeadlineExceeded(text))
+        held, self.held = self.held, set()
+        for waiting in held:
+            waiting.grant()
         for last in [each for each in self.lingering.values() if now >= each.closing]:
             last.settle()
-        return bool(self.unopened or self.lingering)
+        return bool(self.unopened or self.lingering or self.held)
 
     def _find(self, sender: int, m: Any) -> Stream | None:
         stream = self.table.get(m.stream)
