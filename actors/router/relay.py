@@ -24,7 +24,15 @@ from transport.bus.address import Address
 from transport.callhome.link import Net
 from transport.callhome.reception import Reception
 from transport.callhome.requests import RequestClient
-from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError, to_wire
+from transport.errors import (
+    CallHomeError,
+    ConnectionLost,
+    LocalProtocolError,
+    RemoteProtocolError,
+    shown,
+    text_of,
+    to_wire,
+)
 from transport.wire.framing import LIMIT, load_checksum
 from transport.wire.message import Message
 
@@ -79,6 +87,7 @@ class Relay:
         self.deadline = time.monotonic() + limit
         if limit < math.inf:
             self.plane.waiting[self.key] = self
+            self.plane.runtime.plan_tick()
         else:
             self.plane.waiting.pop(self.key, None)
 
@@ -168,8 +177,6 @@ class Plane:
         self._tasks = tasks
         self._settled = settled
         self._dirty: list[Relay] = []
-        #: Somebody may dial in from now on, and must not stay silent for ever.
-        self._begun = False
         runtime.timers.append(self._check)
         runtime.port.before_flush.append(self._collect)
 
@@ -191,6 +198,7 @@ class Plane:
             settings.call_home_advertise,
             limit=max(LIMIT, settings.max_message),
             check=settings.check_frames,
+            woken=self.runtime.plan_tick,
         )
         self.checks.append(found.check)
         return found
@@ -226,7 +234,6 @@ class Plane:
         if not peers.watch(relay.home):
             raise ActorDead(f"the caller {relay.home} died: {peers.death(relay.home) or GONE}")
         self.relays[relay.key] = relay
-        self._begun = True
         self.runtime.plan_tick()
 
     def forget(self, relay: Relay) -> bool:
@@ -257,7 +264,10 @@ class Plane:
         if self._dirty:
             dirty, self._dirty = self._dirty, []
             for relay in dirty:
-                relay.collect()
+                try:
+                    relay.collect()
+                except Exception as error:
+                    self._broke(relay, error)
 
     def home_down(self, address: Address, reason: str) -> None:
         """A home is gone, and with it who wanted its streams."""
@@ -267,11 +277,21 @@ class Plane:
     def _check(self, now: float) -> bool:
         for relay in list(self.waiting.values()):
             if now >= relay.deadline:
-                relay.overdue()
-        busy = self._begun
+                self.waiting.pop(relay.key, None)  # once, whatever comes of it
+                try:
+                    relay.overdue()
+                except Exception as error:
+                    self._broke(relay, error)
+        busy = bool(self.waiting)
         for check in self.checks:
             busy = check(now) or busy
         return busy
+
+    def _broke(self, relay: Relay, error: Exception) -> None:
+        """A fault of ours costs that stream and no other."""
+        self.runtime.complain(f"a stream of {relay.target} to {shown(relay.worker.via)}", error)
+        text = f"{relay.target}: {self.runtime.address.name} failed: {text_of(error)}"
+        relay.finish(LocalProtocolError(text))
 
     def statistics(self) -> dict[str, int]:
         """The counters of this router's sockets; empty while it has none."""

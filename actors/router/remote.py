@@ -9,7 +9,6 @@ stop and kill are end to end.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -32,6 +31,8 @@ _IN_ENVELOPE: Final = 1 << 20
 _TEXTS: Final = frozenset({str})
 #: Stands in the envelope for a request that comes over the connection.
 _NIL: Final = b"\xc0"
+#: Said of it in the metadata; what it is says the message before it.
+_FOLLOWS: Final = "follows"
 
 
 class Tombs:
@@ -182,7 +183,7 @@ class RemoteDispatch:
             metadata["x-callhome-remaining"] = f"{open.remaining:.3f}"
         metadata["x-callhome-window"] = f"{open.window_items},{open.window_bytes}"
         if request is not None:
-            metadata["x-callhome-body"] = json.dumps({"size": request.size})
+            metadata["x-callhome-body"] = _FOLLOWS
         return pack_envelope(
             Envelope(
                 open.request_id,

@@ -21,7 +21,7 @@ from transport.callhome.link import Link, Net
 from transport.callhome.reception import Expected, Reception
 from transport.errors import CallBackFailed, CallHomeError, ConnectionLost, SpecError
 from transport.wire.control import SENTINEL, Handshake, pack_handshake
-from transport.wire.framing import frame
+from transport.wire.framing import HEADER, frame, load_checksum, pack_head
 
 TOWARD = "127.0.0.1:9"
 WORKER = ("dynamo", "backend", "generate", 7)
@@ -119,6 +119,38 @@ async def test_a_connection_for_many_streams_is_handed_on_with_all_bytes() -> No
         framed.link.write(b"more")
         await wait_until(lambda: len(rest) + len(heard.data) == 103)
         assert rest + heard.data == b"\xff" * 99 + b"more"
+
+
+async def test_a_handshake_is_checked_where_frames_are() -> None:
+    pytest.importorskip("xxhash")
+    with a_net() as net, a_caller(net, check=True) as caller:
+        expected = caller.expect()
+        whole = hello(expected)
+        header = whole[HEADER:]
+        wrong = pack_head(len(header), 0, 7) + header
+        right = pack_head(len(header), 0, load_checksum()(header, b"")) + header
+        sock = connect(expected.info["address"])
+        sock.send(wrong)
+        assert await closed_by_peer(sock)
+        assert caller.arrived == []
+        await dial(net, expected.info["address"], right, 5)
+        await wait_until(lambda: caller.arrived)
+
+
+async def test_who_comes_while_nobody_is_awaited_is_looked_after() -> None:
+    woken: list[bool] = []
+    with a_net() as net, a_caller(net, handshake=1.0, woken=lambda: woken.append(True)) as caller:
+        address = caller.expect().info["address"]
+        assert caller.reception.check(time.monotonic())
+        for subject in list(caller.reception._pending._entries):
+            caller.reception.cancel(subject)
+        assert not caller.reception.check(time.monotonic())
+        assert woken == []
+        sock = connect(address)
+        await wait_until(lambda: woken)
+        assert caller.reception.check(time.monotonic())
+        assert not caller.reception.check(time.monotonic() + 1.0)
+        assert await closed_by_peer(sock)
 
 
 async def test_one_listener_serves_all_that_are_reached_from_one_address() -> None:
@@ -287,3 +319,17 @@ def test_b133_subjects_are_128_random_bits() -> None:
     assert len(set(drawn)) == 300
     for bit in range(128):
         assert 75 < sum(number >> bit & 1 for number in drawn) < 225, f"bit {bit} is not random"
+
+
+async def test_a_name_is_never_looked_up_on_the_loop() -> None:
+    def expect(caller: Caller) -> Expected:
+        return caller.reception.expect_mux(
+            "localhost:9", lambda *call: None, caller.failures.append, time.monotonic() + 9
+        )
+
+    with a_net() as net, a_caller(net) as caller:
+        with pytest.raises(ConnectionLost, match="not been looked up"):
+            expect(caller)
+        assert await net.names.find("localhost") == "127.0.0.1"
+        assert expect(caller).info["address"].startswith("127.0.0.1:")
+        await asyncio.get_running_loop().shutdown_default_executor()

@@ -69,7 +69,8 @@ class Reception:
     ``advertise``: a host to tell workers instead. ``limit``: bytes of a frame on a stream's socket.
     ``handshake``: seconds for a connection to say what it is.
 
-    Deadlines are times of ``clock``. Whoever owns it calls ``check`` about every 50 ms.
+    Deadlines are times of ``clock``. Whoever owns it calls ``check`` about every 50 ms,
+    while that returns True.
     """
 
     def __init__(
@@ -83,8 +84,13 @@ class Reception:
         check: bool = False,
         handshake: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        woken: Callable[[], object] = lambda: None,
     ) -> None:
-        """Raises SpecError when ``advertise`` is nothing that a worker can dial."""
+        """``woken`` is called when somebody comes, from when on ``check`` is due again, whatever it
+        returned last.
+
+        Raises SpecError when ``advertise`` is nothing that a worker can dial.
+        """
         self._net = net
         self._host, self._port = host, port
         if advertise and wildcard(advertise):
@@ -95,6 +101,7 @@ class Reception:
         self._limit, self._check = limit, check
         self._handshake = handshake
         self._clock = clock
+        self._woken = woken
         self._pending: Pending[_Waiter] = Pending()
         self._listeners: dict[str, Listener] = {}
         self._strangers: OrderedDict[FramedLink, float] = OrderedDict()
@@ -204,7 +211,8 @@ class Reception:
         if len(self._strangers) >= _STRANGERS:
             oldest, _ = self._strangers.popitem(last=False)
             self._turn_away(oldest, "crowd", "more connections than can wait for a handshake")
-        framed = FramedLink(link, HEADER + MAX_CONTROL, single=True)
+        self._woken()
+        framed = FramedLink(link, HEADER + MAX_CONTROL, self._check, single=True)
         self._strangers[framed] = self._clock() + self._handshake
         framed.start(
             lambda header, body: self._greeted(framed, header, body),
