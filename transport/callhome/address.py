@@ -78,10 +78,20 @@ def wildcard(host: str) -> bool:
     return host in _WILDCARDS
 
 
+def numeric(host: str) -> bool:
+    """Whether a host is an IP address, and no name that has to be looked up."""
+    try:
+        socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def local_address_toward(host: str) -> str:
     """The numeric address of this machine from which ``host`` is reached.
 
-    Asks the routing table; nothing is sent. A host name is looked up first, which may block.
+    Asks the routing table; nothing is sent. A host name is looked up first, which may block: on a
+    loop ``Names`` has to know its address.
     Raises ConnectionLost when there is no road to it, or it is no host at all.
     """
     try:

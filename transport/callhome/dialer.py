@@ -12,7 +12,7 @@ from transport.callhome.address import check_hostport
 from transport.callhome.framed import FramedLink
 from transport.callhome.link import Link
 from transport.callhome.net import Net, lost, tune
-from transport.errors import ConnectionLost, RemoteProtocolError, shown
+from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError, shown
 from transport.wire.framing import LIMIT
 
 #: Seconds before the second and the third try when this machine has no port left to dial from.
@@ -56,7 +56,10 @@ async def dial_link(net: Net, address: str, timeout: float) -> Link:
     except OSError as error:
         net.count("dial.failed")
         raise lost(address, error) from error
-    except ValueError as error:  # UnicodeError is one
+    except CallHomeError:  # it has not been found
+        net.count("dial.failed")
+        raise
+    except ValueError as error:
         net.count("dial.failed")
         raise RemoteProtocolError(f"address {shown(address)} cannot be dialled: {error}") from error
     net.count("dialled")
@@ -64,7 +67,8 @@ async def dial_link(net: Net, address: str, timeout: float) -> Link:
 
 
 async def _connect(net: Net, host: str, port: int) -> socket.socket:
-    family, target = await _resolve(net, host, port)
+    target = (await net.names.find(host), port)
+    family = socket.AF_INET6 if ":" in target[0] else socket.AF_INET
     for pause in (*_PAUSES, None):
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -85,14 +89,3 @@ async def _connect(net: Net, host: str, port: int) -> socket.socket:
             raise
         await asyncio.sleep(pause)
     raise AssertionError("the last try returns or raises")
-
-
-async def _resolve(net: Net, host: str, port: int) -> tuple[int, tuple[str, int]]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        socket.inet_pton(family, host)
-        return family, (host, port)
-    except OSError:
-        found = await net.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    found.sort(key=lambda each: each[0] != socket.AF_INET)
-    return found[0][0], (str(found[0][4][0]), port)

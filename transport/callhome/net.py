@@ -13,6 +13,7 @@ import time
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from transport.callhome.names import Names
 from transport.errors import CallHomeError, ConnectionLost, text_of
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Net:
         self.loop = asyncio.get_running_loop()
         self.buffer: Final = memoryview(bytearray(READ))
         self.tail: Final = memoryview(bytearray(TAIL))
+        self.names: Final = Names(self.loop)
         self.links: set[Link] = set()
         """Every link that still has a socket."""
         self.counters: dict[str, int] = {}
@@ -156,6 +158,7 @@ class Net:
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
+        self.names.close()
         for link in list(self.links):
             link.close(abort=True)
 

@@ -31,6 +31,7 @@ from transport.errors import (
     ConnectionLost,
     RemoteProtocolError,
     SpecError,
+    shown,
 )
 from transport.wire.control import MAX_CONTROL, Handshake, read_handshake
 from transport.wire.framing import HEADER, LIMIT, kind
@@ -135,9 +136,10 @@ class Reception:
         ``failed`` gets CallBackFailed after ``deadline`` and ConnectionLost when the instance is
         removed or this object is closed.
 
-        Raises ConnectionLost when the instance was removed less than 5 s ago or there is no road to
-        ``toward``, RemoteProtocolError when that is no address, OutboxFull when too many are
-        awaited, SpecError when the setting of where to listen does not work.
+        Raises ConnectionLost when the instance was removed less than 5 s ago, when there is no road
+        to ``toward`` and when that is a name which ``Net.names`` does not know, RemoteProtocolError
+        when it is no address, OutboxFull when too many are awaited, SpecError when the setting of
+        where to listen does not work.
         """
         address = self._address(toward)
         subject = self._register(
@@ -191,7 +193,11 @@ class Reception:
         known = self._routes.get(host)
         if known is not None and now - known[1] < _ROUTE:
             return known[0]
-        found = local_address_toward(host)
+        address = self._net.names.address(host)
+        if not address:
+            text = f"host {shown(host)} has not been looked up yet"
+            raise ConnectionLost(text, peer=host, sent="no")
+        found = local_address_toward(address)
         if len(self._routes) >= _ROUTES:
             self._routes.clear()
         self._routes[host] = found, now
