@@ -244,9 +244,11 @@ class Settings:
     request_depth: int = _setting(1024, whole(1, 1 << 20))
     request_connects: int = _setting(64, whole(1, 65_536))
     host_idle: float = _setting(300.0, seconds)
-    #: Streams that an ingress serves at once, and requests that may wait behind them.
+    #: Streams that an ingress serves at once, and requests that may wait behind them; bytes of all
+    #: requests that have not come to their engine yet, one larger request aside.
     ingress_pool: int = _setting(10_000, whole(1, 1 << 20))
     ingress_queue: int = _setting(40_000, whole(0, 1 << 20))
+    ingress_queue_bytes: int = _setting(256 * MIB, size(64 * KIB, 64 * GIB))
     #: Where workers on other nodes call home: by default the address from which they are reached.
     call_home_host: str = _setting("", host)
     call_home_port: int = _setting(0, whole(0, 65_535))

@@ -30,6 +30,7 @@ def test_the_defaults() -> None:
     assert (settings.request_pool, settings.request_depth) == (4, 1024)
     assert (settings.request_connects, settings.host_idle) == (64, 300.0)
     assert (settings.ingress_pool, settings.ingress_queue) == (10_000, 40_000)
+    assert settings.ingress_queue_bytes == 256 * MIB
     assert (settings.call_home_host, settings.call_home_port) == ("", 0)
     assert (settings.call_home_advertise, settings.check_frames) == ("", False)
 

@@ -205,7 +205,7 @@ class IngressActor(Actor):
             if record is None:
                 self._follow(arrival, connection, m.stream).ready()
                 return
-            self._check_room(arrival)
+            self._check_room(arrival, connected=True)
         except (WorkerUnavailable, Overloaded) as error:
             self.counters.refused += 1
             connection.refuse(m.stream, error)
@@ -229,12 +229,23 @@ class IngressActor(Actor):
             raise WorkerUnavailable(f"nothing is served at path {shown(path)}")
         return record
 
-    def _check_room(self, arrival: Arrival) -> None:
-        """Raise Overloaded when there is no place, nor one to wait for it in."""
+    def _check_room(self, arrival: Arrival, connected: bool = False) -> None:
+        """Raise Overloaded when there is no place, nor one to wait for it in.
+
+        ``connected``: its requester need not be dialled first.
+        """
+        if connected and self.admission.free:
+            return
         if self.admission.full or (arrival.later and not self.admission.free):
             raise Overloaded(
                 f"all {self.admission.pool} streams and {self.admission.queue} queue places of "
                 "this node are taken"
+            )
+        held, most = self.streams.unopened_bytes, self.settings.ingress_queue_bytes
+        if held and held + arrival.size > most:
+            raise Overloaded(
+                f"{held} bytes of requests wait at this node, {most} are allowed; raise its "
+                "ingress_queue_bytes if it has the memory"
             )
 
     def _invalid(self, error: CallHomeError) -> None:

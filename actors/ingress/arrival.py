@@ -53,6 +53,7 @@ class Arrival:
         "more_bytes",
         "more_items",
         "payload",
+        "size",
         "window_bytes",
         "window_items",
     )
@@ -62,6 +63,8 @@ class Arrival:
         self.many = many
         self.codec = codec
         self.payload = payload
+        #: Bytes that it takes while it waits.
+        self.size = len(payload)
         self.metadata: dict[str, str] = {}
         self.deadline: float | None = None
         self.later = False
@@ -81,6 +84,7 @@ class Arrival:
         for key, text in metadata.items():
             if not key.startswith(RESERVED):
                 self.metadata[key] = text
+                self.size += len(key) + len(text)
             elif native:  # nobody else means something by it
                 self._take(key, text)
 

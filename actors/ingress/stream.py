@@ -112,7 +112,7 @@ class Stream(ABC):
     def has_opened(self) -> None:
         """The engine hears of the stream, and minds its times from now on."""
         self.opened = True
-        self.streams.unopened.pop(self.number, None)
+        self.streams.arrived(self)
 
     def opening(self, codec: str, native: bool, payload: bytes, handles: list[Any]) -> Open:
         """The Open for the engine."""

@@ -65,6 +65,8 @@ class Streams:
         self.table: dict[int, Stream] = {}
         #: Those of them that have not come to their engine yet.
         self.unopened: dict[int, Stream] = {}
+        #: Bytes of their requests.
+        self.unopened_bytes = 0
         #: Streams that are over but for their requester's last word.
         self.lingering: dict[int, Lingering] = {}
         #: Those whose requesters take more than this node lets wait for them.
@@ -94,14 +96,20 @@ class Streams:
         number = self._next
         self._next = number + 1
         self.table[number] = self.unopened[number] = stream
+        self.unopened_bytes += stream.arrival.size
         self.runtime.plan_tick()
         return number
 
     def left(self, stream: Stream) -> None:
         """A stream is over; what still comes for it is answered by ``Home``, with Kill."""
         self.table.pop(stream.number, None)
-        self.unopened.pop(stream.number, None)
+        self.arrived(stream)
         self.when_left(stream)
+
+    def arrived(self, stream: Stream) -> None:
+        """A stream has come to its engine, or to its end."""
+        if self.unopened.pop(stream.number, None) is not None:
+            self.unopened_bytes -= stream.arrival.size
 
     def linger(self, stream: Lingering) -> None:
         """A stream has said its last and waits for its requester to close."""

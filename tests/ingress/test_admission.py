@@ -51,6 +51,49 @@ async def test_conformance_06_places_and_queue_are_taken(tmp_path: Path) -> None
         assert at.ingress.counters.refused == 1
 
 
+async def test_requests_that_wait_are_bounded_by_their_bytes(tmp_path: Path) -> None:
+    limit = 1 << 20
+    async with both(tmp_path, ingress_pool=1, ingress_queue_bytes=limit) as (at, home):
+        path = await at.engine(Held)
+        first = await home.ask(path, {"before": 1})
+        await home.until(Accept, first)
+        large = {"pad": b"x" * (limit * 2)}
+        waiting = [await home.ask(path, large)]  # alone it may
+        for request in (large, {}):
+            asked = await at.requester.ask(path, request)
+            assert asked.reply is not None
+            assert asked.reply.startswith(b"Server overloaded: ")
+            assert b"ingress_queue_bytes" in asked.reply
+            end = await home.ended(home.open(path, request))
+            assert end.error is not None
+            assert end.error[0] == "overloaded"
+        for stream in waiting:
+            home.send(Kill(home.incarnation, stream, "enough"))
+        await wait_until(lambda: not at.ingress.admission.waiting)
+        assert at.ingress.streams.unopened_bytes == 0
+        half = {"pad": b"x" * (limit // 2 - 200)}
+        metadata = {"k" * 50: "v" * 50}
+        waiting = [await home.ask(path, half, metadata=metadata) for _ in range(2)]
+        await home.ask(path, {}, metadata={"k": "v" * 1000}, reply=None)
+        for stream in (*waiting, first):
+            home.send(Kill(home.incarnation, stream, "enough"))
+        await at.idle()
+        assert at.ingress.streams.unopened_bytes == 0
+
+
+async def test_what_needs_no_waiting_is_not_refused_for_its_bytes(tmp_path: Path) -> None:
+    async with both(tmp_path, ingress_queue_bytes=1 << 16) as (at, home):
+        path = await at.engine(Held)
+        await home.connected_by(path)
+        streams = [home.open(path, {"pad": b"x" * 100_000}) for _ in range(5)]
+        for stream in streams:
+            await home.until(Accept, stream)
+        for stream in streams:
+            home.send(Kill(home.incarnation, stream, "enough"))
+        await at.idle()
+        assert at.ingress.counters.refused == 0
+
+
 @pytest.mark.parametrize("many", [False, True])
 async def test_conformance_07_the_wrong_shape_for_the_endpoint(tmp_path: Path, many: bool) -> None:
     async with rig(tmp_path) as at:
