@@ -33,6 +33,7 @@ from actors.messages import (
 from actors.router.dispatch import StreamingDispatch
 from actors.router.foreign import ForeignDispatch
 from actors.router.local import LocalDispatch
+from actors.router.lookup import Lookups
 from actors.router.occupancy import Carried, Occupancy, place_of
 from actors.router.peers import StaticPeers
 from actors.router.policy import POLICIES, Policy
@@ -80,6 +81,7 @@ class RouterActor(Actor):
         self._plane = Plane(runtime, self.tasks, self.occupancy.settle, self.counters.failed)
         self._remote = RemoteDispatch(self._plane)
         self._foreign = ForeignDispatch(self._plane)
+        self._lookups = Lookups(self._plane, self._begin)
         # Opens for endpoints are routed, all others are for this actor itself.
         self._own = self._serving.open
         runtime.on(Open, self._route)
@@ -199,8 +201,12 @@ class RouterActor(Actor):
             raise RemoteProtocolError(f"stream {m.stream} of {m.home} was opened twice")
         worker = workers[policy.choose(workers)]
         self.occupancy.book(worker, m.home, m.stream)
+        self._begin(m, worker.record)
+
+    def _begin(self, m: Open, worker: Record) -> None:
+        """Dispatch a stream; what goes wrong is told to its home, and a booking taken back."""
         try:
-            self._dispatch(m, worker.record)
+            self._dispatch(m, worker)
         except Exception as error:
             self.occupancy.unbook(m.home, m.stream)
             if not isinstance(error, CallHomeError):
@@ -210,6 +216,8 @@ class RouterActor(Actor):
 
     def _dispatch(self, m: Open, worker: Record) -> None:
         way = self.dispatch if not worker.via else self._way(worker)
+        if worker.via and self._lookups.hold(m, worker):
+            return
         if m.many:
             way.generate_bidirectional(m, worker, m.home)
         else:
@@ -221,10 +229,7 @@ class RouterActor(Actor):
         if door is None:
             self._refuse(m, self._nobody(m.target))
             return
-        try:
-            self._dispatch(m, door)
-        except CallHomeError as error:
-            self._refuse(m, error)
+        self._begin(m, door)
 
     def _nobody(self, target: str) -> CallHomeError:
         known = sorted(endpoint for endpoint, workers in self._serving_now.items() if workers)
