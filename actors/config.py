@@ -253,7 +253,7 @@ class Settings:
     call_home_host: str = _setting("", host)
     call_home_port: int = _setting(0, whole(0, 65_535))
     call_home_advertise: str = _setting("", host)
-    #: Checksums in frames between nodes, written and checked.
+    #: Refuse frames of others whose checksum is wrong; our own carry none.
     check_frames: bool = _setting(False, flag)
 
     def __post_init__(self) -> None:

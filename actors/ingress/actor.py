@@ -31,6 +31,7 @@ from transport.errors import (
     SpecError,
     shown,
 )
+from transport.wire.framing import load_checksum
 from transport.wire.request import RequestFrame
 
 #: How the replies to refused requests begin; requesters tell them apart by these words.
@@ -88,6 +89,8 @@ class IngressActor(Actor):
 
     async def on_start(self) -> None:
         runtime, settings = self.runtime, self.settings
+        if settings.check_frames:
+            load_checksum()  # told now, not to the first request
         self.net = Net()
         self.streams = Streams(runtime, self.counters, self.tasks, self.net)
         self.admission = Admission(settings.ingress_pool, settings.ingress_queue)

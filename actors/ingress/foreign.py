@@ -29,7 +29,7 @@ from transport.errors import (
 )
 from transport.wire.control import SENTINEL, pack_handshake, pack_prologue, read_control
 from transport.wire.envelope import Info
-from transport.wire.framing import frame, pack_head
+from transport.wire.framing import LIMIT, frame, pack_head
 from transport.wire.plain import around, error_item, final, plain_of
 
 #: How long a requester may take to close its side after our last word, in seconds.
@@ -123,8 +123,15 @@ class ForeignStream(Stream):
     async def _dial_half(self, half: Info, stream_type: str) -> FramedLink:
         settings = self.streams.runtime.settings
         hello = pack_handshake(half.text("subject"), stream_type)
-        limit = settings.connect_timeout or DIAL
-        return await dial(self.streams.net, half.text("address"), hello, limit)
+        timeout = settings.connect_timeout or DIAL
+        return await dial(
+            self.streams.net,
+            half.text("address"),
+            hello,
+            timeout,
+            limit=max(LIMIT, settings.max_message),
+            check=settings.check_frames,
+        )
 
     def _go(self) -> None:
         if self._failure is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from actors import BidirectionalEngine, Context, RequestStream
 from tests.ingress.engines import Chat
@@ -270,3 +272,36 @@ class Reluctant(Chat):
 
 def test_reluctant_is_an_engine() -> None:
     assert issubclass(Reluctant, BidirectionalEngine)
+
+
+def summed(body: bytes, wrong: int = 0) -> bytes:
+    """A frame with its checksum."""
+    return struct.pack(">QQQ", 0, len(body), xxhash.xxh3_64_intdigest(body) + wrong) + body
+
+
+async def test_checksums_of_request_items_are_not_looked_at(tmp_path: Path) -> None:
+    async with talk(tmp_path) as at:
+        at.feed.send(summed(pack("a", at.codec), 1))
+        at.feed.send(control("sentinel"))
+        assert (await at.answer()).final
+
+
+async def test_checksums_of_request_items_are_checked_where_that_is_set(tmp_path: Path) -> None:
+    async with talk(tmp_path, check_frames=True) as at:
+        at.feed.send(summed(pack("a", at.codec)))
+        at.say("b")  # has none
+        await at.heard(2)
+        at.feed.send(summed(pack("c", at.codec), 1))
+        assert not (await at.answer()).final
+        await wait_until(lambda: at.engine.ended == ["killed"])
+        assert at.engine.heard == ["a", "b"]
+        assert at.at.errors == {"requester": 1}
+
+
+async def test_a_request_item_may_be_as_large_as_a_request(tmp_path: Path) -> None:
+    async with talk(tmp_path, max_message=40 << 20) as at:
+        at.say(b"x" * (33 << 20))
+        await at.heard(1)
+        at.feed.send(struct.pack(">QQQ", 0, 41 << 20, 0))
+        assert not (await at.answer()).final
+        assert at.at.errors == {"requester": 1}
