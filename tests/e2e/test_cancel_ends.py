@@ -122,7 +122,7 @@ async def test_b94_each_trace_on_the_wire_has_one_end_at_most(tmp_path: Path) ->
                 home.send(engine, kind(me, 1, "late"), control=True)
             home.open(router, 3, SLOW, {"wait": 0.0})
             await home.ended(3)  # behind all that the engine had to say of the others
-            assert [type(each) for each in home.of(1)] == [Items, Items, End]
+            assert [type(each) for each in home.of(1)] == [Items, End]
             assert home.got(End, 1)[0].error is None
             assert home.got(End, 1)[0].total == 4
             assert [type(each) for each in home.of(2)] == [Items]

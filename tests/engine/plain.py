@@ -55,7 +55,8 @@ class Rig:
     async def ended(self, stream: int) -> tuple[list[bytes], End]:
         """The payloads of a stream, and its end."""
         end = await self.home.ended(stream)
-        return [data for m in self.home.got(Items, stream) for data in m.payloads], end
+        payloads = [data for m in self.home.got(Items, stream) for data in m.payloads]
+        return payloads + end.last, end
 
     async def run(self, codec: str, request: Any = None) -> tuple[list[Any], list[Any] | None]:
         """One stream: what its reader makes of the items, and the error at their end."""
