@@ -1,7 +1,8 @@
 """Streams of nodes of ours: relayed message by message, both ways, never decoded.
 
 The requester's number stands in the messages on its connection, ours in those on the bus. Credit is
-end to end: the windows of home and engine bound what is under way here.
+end to end, and so bounds what is under way here; what a home grants beyond this node's own windows
+is held back while its connection is full.
 """
 
 from __future__ import annotations

@@ -158,10 +158,16 @@ class Streams:
             self.broken(stream.record.endpoint, worse)
             stream.drop("it failed")
 
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self.broken("one of its streams", error)
+
     def broken(self, what: str, error: Exception) -> CallHomeError:
         """Log what is our own fault; the error for whoever it hits."""
         name = self.runtime.address.name
-        self.net.complain("ingress.failed", f"{name} failed on a stream of {what}", error)
+        self.net.complain("ingress.failed", f"{name} failed on {what}", error)
         return LocalProtocolError(f"{name} failed: {type(error).__name__}: {text_of(error)}")
 
     def stop_dialling(self) -> None:
@@ -181,9 +187,9 @@ class Streams:
             self.fail(stream, DeadlineExceeded(text))
         held, self.held = self.held, set()
         for waiting in held:
-            waiting.grant()
+            self._guard(waiting.grant)
         for last in [each for each in self.lingering.values() if now >= each.closing]:
-            last.settle()
+            self._guard(last.settle)
         return bool(self.unopened or self.lingering or self.held)
 
     def _find(self, sender: int, m: Any) -> Stream | None:
@@ -227,10 +233,7 @@ class Streams:
         if self._dirty:
             dirty, self._dirty = self._dirty, []
             for collect in dirty:
-                try:
-                    collect()
-                except Exception as error:
-                    self.broken("requests", error)
+                self._guard(collect)
         if self._hurried:
             hurried, self._hurried = self._hurried, set()
             for mux in hurried:
