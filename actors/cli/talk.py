@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -50,6 +51,8 @@ def _client(options: Namespace) -> Client:
         raise SpecError("--connect names the node; leave out --cluster and --node")
     if not options.connect.startswith("tcp://"):
         raise SpecError(f"--connect: {options.connect[:200]!r} is not of the form tcp://HOST:PORT")
+    # What goes wrong with the only connection is told as the error of the command, once.
+    logging.getLogger("callhome.net").setLevel(logging.ERROR)
     return connect(options.connect)
 
 

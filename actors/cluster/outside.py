@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from actors.client import Client
 from actors.cluster.folder import Claim, remove_folder
 from actors.cluster.here import Placed
+from actors.cluster.unmet import silent, uncalled, worded
 from actors.config import Settings
 from actors.discovery.base import Listener
 from actors.discovery.lookup import NodeLookup
@@ -24,12 +25,8 @@ from actors.discovery.merged import MergedDiscovery
 from actors.discovery.registry import Registry, RegistrySubscription
 from actors.errors import (
     CallHomeError,
-    ConnectionLost,
-    DeadlineExceeded,
     LocalProtocolError,
-    RemoteProtocolError,
     SpecError,
-    WorkerUnavailable,
 )
 from actors.kernel.actor import Actor
 from actors.kernel.runtime import Runtime
@@ -57,8 +54,9 @@ class OutsideClient(Client):
 
     Made by ``connect``; everything a Client does, and actors of that node are out of its reach.
     Raises SpecError for an address that is none. Entering it raises what the road raises:
-    ConnectionLost when nobody listens there, CallBackFailed when the node cannot call this program
-    back, DeadlineExceeded when it says nothing.
+    ConnectionLost when nobody listens there, RemoteProtocolError when it is no node of callhome,
+    CallBackFailed when the node cannot call this program back, DeadlineExceeded when it says
+    nothing within ``connect_timeout``.
     """
 
     def __init__(
@@ -125,36 +123,20 @@ class OutsideClient(Client):
         """Wait until the node has told what it serves. Raises why it has not."""
         peers = self._router.peers
         settings = self._outside
-        limit = (settings.connect_timeout or settings.start_timeout) + settings.dial_in_timeout
+        limit = settings.connect_timeout or settings.start_timeout
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit
-        while self._peer not in peers.connected:
-            if (failure := peers.failures.get(self._peer)) is not None:
-                raise self._worded(failure)
-            if loop.time() > deadline:
-                raise DeadlineExceeded(
-                    f"{self._peer} has not told within {limit:g} s what it serves; "
-                    "see whether a callhome node listens there (callhome ps)"
-                )
-            await asyncio.sleep(_LOOK)
-
-    def _worded(self, failure: CallHomeError) -> CallHomeError:
-        """What failed on the road, and what to look at."""
-        error: CallHomeError
-        if type(failure) is ConnectionLost:
-            error = ConnectionLost(
-                f"no callhome node can be reached at {self._peer}: {failure}; see whether one runs "
-                "with this as its listen (callhome ps), and whether a firewall stands between"
-            )
-        elif isinstance(failure, RemoteProtocolError | WorkerUnavailable):
-            error = RemoteProtocolError(
-                f"what listens at {self._peer} does not answer as a callhome node: {failure}; "
-                "give the address at which a node of callhome listens"
-            )
-        else:
-            return failure
-        error.__cause__ = failure
-        return error
+        try:
+            while self._peer not in peers.connected:
+                if (failure := peers.failures.get(self._peer)) is not None:
+                    raise worded(self._peer, failure, limit)
+                if loop.time() > deadline:
+                    told = self._router.awaits(self._peer)
+                    raise uncalled(self._peer, told, limit) if told else silent(self._peer, limit)
+                await asyncio.sleep(_LOOK)
+        except CallHomeError:
+            self._router.patience = 0.0  # who has not met us has nothing to hear at the end
+            raise
 
     async def __aexit__(
         self,

@@ -67,6 +67,8 @@ class RouterActor(Actor):
         self._records: dict[str, dict[int, Record]] = {}
         #: ``host:port`` of ingresses of other nodes whose engines are to be found.
         self.static_peers: list[str] = []
+        #: Seconds that other nodes have to take what was written to them when this router stops.
+        self.patience = 2.0
         self._serving_now: dict[str, list[Carried]] = {}
         self.occupancy = Occupancy()
         self.discovery: Discovery | None = None
@@ -105,13 +107,19 @@ class RouterActor(Actor):
         self.peers.stop()
         if self.discovery is not None:
             self._subscription.cancel()
-        await self._plane.close(f"{self.name} stops")
+        await self._plane.close(f"{self.name} stops", self.patience)
 
     def _source(self) -> Listener:
         """Where the records of another node go: by way of the discovery that merges all sources."""
         if isinstance(self.discovery, MergedDiscovery):
             return self.discovery.source()
         return self._changed
+
+    def awaits(self, peer: str) -> str:
+        """The address that the node at ``peer`` was told to call home to, if it has taken a request
+        and has not called; else "".
+        """
+        return self._remote.awaits(peer)
 
     def _way(self, record: Record) -> StreamingDispatch:
         if not record.via:

@@ -297,8 +297,8 @@ class Plane:
         """The counters of this router's sockets; empty while it has none."""
         return self.net.statistics() if "net" in self.__dict__ else {}
 
-    async def close(self, reason: str) -> None:
-        """The router stops: homes and workers are told."""
+    async def close(self, reason: str, patience: float = 2.0) -> None:
+        """The router stops: homes and workers are told, within ``patience`` seconds."""
         for relay in list(self.relays.values()):
             relay.fail(ConnectionLost(f"{relay.target}: {reason}"))
         self.runtime.timers.remove(self._check)
@@ -311,4 +311,4 @@ class Plane:
         if "reception" in made:
             self.reception.close()
         if "net" in made:
-            await self.net.wait_closed()
+            await self.net.wait_closed(patience)

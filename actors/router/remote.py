@@ -1,7 +1,7 @@
 """Dispatch to engines on other nodes of ours: an envelope there, and home over one connection.
 
 The envelope makes the other node call home. Once it has, streams are opened over that connection,
-which costs less than half of an envelope with its acknowledgement (docs/design/007). A stream is
+which costs less than half of an envelope with its acknowledgement (docs/design/008). A stream is
 registered before it is asked for, since its items may come before the acknowledgement. The router
 relays, it decodes nothing: large payloads go through its own arena, all others straight on. Credit,
 stop and kill are end to end.
@@ -213,6 +213,16 @@ class RemoteDispatch:
                         sent="maybe",
                     )
                 )
+
+    def awaits(self, address: str) -> str:
+        """Where the node at ``address`` was told to call home, if it has taken a request and has
+        not called; else "".
+        """
+        gateway = self._gateways.get(address)
+        if gateway is None or gateway.connection is not None:
+            return ""
+        taken = any(relay.acknowledged for relay in gateway.relays.values())
+        return gateway.reached if taken else ""
 
     def ways(self) -> list[dict[str, Any]]:
         """The connections to other nodes, for ``callhome ps``."""

@@ -25,11 +25,11 @@ from actors.errors import (
 from tests.cluster.test_launcher import ECHO
 from tests.cluster.workers import Total
 from tests.ports import free_address
+from tests.waiting import TICK
 
 EXAMPLES = os.path.abspath("examples/engines.py")
 CHAT = EngineSpec("demo.chat.converse", f"{EXAMPLES}:Chat")
 HALVE = EngineSpec("demo.halve.generate", f"{EXAMPLES}:Halve")
-SHORT = {"connect_timeout": 0.5, "dial_in_timeout": 0.5, "ack_timeout": 0.5}
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
@@ -107,8 +107,14 @@ def test_what_is_no_address_is_refused_at_once(address: str) -> None:
 async def test_nobody_listens() -> None:
     door = free_address()
     words = await refused(door, ConnectionLost)
-    assert words.startswith(f"no callhome node can be reached at {door}")
+    assert words.startswith(f"nobody listens at {door} (Connection refused)")
     assert "callhome ps" in words
+
+
+async def test_a_name_that_nobody_knows() -> None:
+    words = await refused("nohost.invalid:17", ConnectionLost)
+    assert words.startswith("the name 'nohost.invalid' cannot be resolved (")
+    assert words.count("nohost") == 1
 
 
 @asynccontextmanager
@@ -169,29 +175,47 @@ async def a_worker_of_dynamo(reader: asyncio.StreamReader, writer: asyncio.Strea
     await asyncio.Event().wait()
 
 
+async def a_secure_shell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+    await asyncio.Event().wait()
+
+
 @pytest.mark.parametrize(
-    ("talk", "kind"),
+    ("talk", "kind", "says"),
     [
-        (silent, DeadlineExceeded),
-        (acknowledging, CallBackFailed),
-        (garbage, RemoteProtocolError),
-        (closing, ConnectionLost),
-        (a_web_server, RemoteProtocolError),
-        (a_worker_of_dynamo, RemoteProtocolError),
+        (silent, DeadlineExceeded, "nothing of callhome answers at {} within 0.5 s"),
+        (acknowledging, CallBackFailed, "{} has taken the request and has not called back to 127."),
+        (garbage, RemoteProtocolError, "{} does not answer as a node of callhome: it answers with"),
+        (closing, ConnectionLost, "listens at {} has ended the connection without an answer"),
+        (a_web_server, RemoteProtocolError, "as a node of callhome: it speaks HTTP"),
+        (a_secure_shell, RemoteProtocolError, "as a node of callhome: it speaks SSH"),
+        (a_worker_of_dynamo, RemoteProtocolError, "it said 'Server unavailable: endpoint callhome"),
     ],
 )
-async def test_whoever_listens_there_is_no_node(talk: Talk, kind: type[CallHomeError]) -> None:
+@pytest.mark.parametrize("patience", [0.5, 5.0])
+async def test_whoever_listens_there_is_no_node(
+    talk: Talk, kind: type[CallHomeError], says: str, patience: float
+) -> None:
+    """Told with its cause and the next step, in good time, whichever limit runs out first."""
+    limits = {"connect_timeout": 0.5, "dial_in_timeout": patience, "ack_timeout": patience}
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     async with talking(talk) as address:
-        assert address in await refused(address, kind, **SHORT)
+        words = await refused(address, kind, **limits)
+        assert loop.time() - began < 0.5 + 15 * TICK
+    assert says.format(address) in words
+    assert "is this the listen of a callhome node" in words
+    assert "callhome.records" not in words
 
 
 async def test_a_node_that_cannot_reach_back_is_named() -> None:
     door = free_address()
     async with Cluster(NodeSpec(engines=[ECHO], listen=door)):
         words = await refused(
-            door, CallBackFailed, call_home_advertise="127.0.0.9", dial_in_timeout=0.5
+            door, CallBackFailed, call_home_advertise="127.0.0.9", connect_timeout=0.5
         )
-    assert "127.0.0.9:" in words
+    assert "back to 127.0.0.9:" in words
+    assert "call_home_advertise" in words
 
 
 async def test_an_error_in_the_block_comes_through() -> None:

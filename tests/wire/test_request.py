@@ -179,7 +179,7 @@ def test_replies_split_at_every_byte() -> None:
 
 
 def test_a_reply_over_the_limit_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="a reply of 4294967299 bytes"):
+    with pytest.raises(RemoteProtocolError, match=r"answers with b'\\xff"):
         ReplyReader().feed(b"\xff\xff\xff\xff")
 
 

@@ -24,6 +24,16 @@ MAX_REPLY: Final = 65_536
 _LENGTH: Final = Struct(">H")
 _LONG: Final = Struct(">I")
 _MAX_PAYLOAD: Final = 0xFFFF_FFFF
+#: Bytes of what is no reply that an error shows.
+_SHOWN: Final = 16
+#: What speaks first, or answers a request of ours, by its first bytes.
+_OTHERS: Final = (
+    (b"HTTP/", "HTTP"),
+    (b"SSH-", "SSH"),
+    (b"\x15\x03", "TLS"),
+    (b"\x16\x03", "TLS"),
+    (b"220 ", "SMTP or FTP"),
+)
 _quoted: Final = json.encoder.encode_basestring_ascii
 
 
@@ -151,6 +161,14 @@ def _headers(raw: bytes) -> dict[str, str]:
     return found
 
 
+def speaks(first: bytes) -> str:
+    """What a peer that is none of ours has answered with, by the first bytes that came of it."""
+    for beginning, name in _OTHERS:
+        if first.startswith(beginning):
+            return f"it speaks {name}"
+    return f"it answers with {first!r}"
+
+
 class ReplyReader(Reader[bytes]):
     """Reads replies: what a requester feeds with all that comes back."""
 
@@ -162,7 +180,8 @@ class ReplyReader(Reader[bytes]):
         while size - at >= 4:
             end = at + 4 + _LONG.unpack_from(source, at)[0]
             if end - at > self.limit:
-                raise self._refuse(end - at, "a reply")
+                first = bytes(source[at : at + _SHOWN])
+                raise RemoteProtocolError(f"{speaks(first)}, which is no reply to a request")
             if end > size:
                 self._need = end - at
                 return at
