@@ -10,7 +10,6 @@ numpy is imported when the first array is met, so that a process without arrays 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,25 +18,27 @@ from transport.errors import (
     DecodeError,
     FrameReleased,
     MemoryExhausted,
-    RemoteProtocolError,
 )
-from transport.shm.frames import Frame, dtype_text, private_frame
-from transport.shm.inline import array_bytes, array_from, array_of, array_over
+from transport.shm.beside import ARRAY, BYTES, FAR, FRAME, INDEX, VIEW, Table, near
+from transport.shm.frames import Frame, dtype_text
+from transport.shm.inline import array_bytes, array_of
 from transport.wire.codec import Annotated, Opaque, decode, encode, pack_careful, pack_plain
-from transport.wire.handle import Handle, handle_from_wire
-from transport.wire.plain import PLAIN, decode_item, decode_value, encode_item, encode_value
+from transport.wire.handle import Handle
+from transport.wire.plain import (
+    PLAIN,
+    decode_item,
+    decode_value,
+    encode_item,
+    encode_value,
+    transcode,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from transport.shm.memory import Memory
 
-# Kinds of opaque values with their contents in line. Those whose contents are in the table beside
-# the data, named by their index in it, are ``_FAR`` higher.
-_BYTES, _VIEW, _ARRAY, _FRAME, _FAR = 0, 1, 2, 3, 4
-
 _new: Final = tuple.__new__  # half the time of a NamedTuple's own
-_INDEX: Final = struct.Struct(">I")
 _FEW: Final = 64
 _PLAIN: Final = frozenset({type(None), bool, int, float, str, list, dict, tuple})
 _has_plain: Final = _PLAIN.issuperset
@@ -183,11 +184,11 @@ class _Exporter:
         if kind is Frame:
             return self._frame(value)
         if kind is _Blob:
-            return self._buffer(value.data, _BYTES)
+            return self._buffer(value.data, BYTES)
         if kind is bytearray or kind is memoryview:
-            return self._buffer(value, _VIEW)
+            return self._buffer(value, VIEW)
         array = array_of(value)
-        return None if array is None else self._array(array, _ARRAY)
+        return None if array is None else self._array(array, ARRAY)
 
     def undo(self) -> None:
         """The value was not encoded: give back what was copied into the arena."""
@@ -216,7 +217,7 @@ class _Exporter:
 
     def _placed(self, kind: int, handle: Handle) -> Opaque:
         self._handles.append(handle)
-        return Opaque(kind + _FAR, _INDEX.pack(len(self._handles) - 1))
+        return Opaque(kind + FAR, INDEX.pack(len(self._handles) - 1))
 
     def _copied(self, kind: int, handle: Handle) -> Opaque:
         self._copies.append(handle)
@@ -230,8 +231,8 @@ class _Exporter:
         handle = frame.handle
         self._frames.append(frame)
         if self._far is not None and handle is not None and handle.owner == self._far.owner:
-            return self._placed(_FRAME, handle)
-        return self._array(frame.array, _FRAME)
+            return self._placed(FRAME, handle)
+        return self._array(frame.array, FRAME)
 
     def _buffer(self, value: bytes | bytearray | memoryview, kind: int) -> Opaque:
         size = value.nbytes if isinstance(value, memoryview) else len(value)
@@ -286,12 +287,12 @@ def decode_payload(
     """
     if codec != "msgpack" and codec in PLAIN:
         if handles:
-            _Table(memory).refuse(handles)
+            Table(memory).refuse(handles)
         plain = decode_item if item else decode_value
         return plain(bytes(data), codec)
     if not handles:
-        return decode(data, codec=codec, restore=_near)
-    table = _Table(memory)
+        return decode(data, codec=codec, restore=near)
+    table = Table(memory)
     try:
         table.fill(handles)
         value = decode(data, codec=codec, restore=table.restore)
@@ -302,80 +303,17 @@ def decode_payload(
     return value
 
 
-class _Table:
-    """What came beside the data of one value; each entry is read once or dropped."""
+def transcode_request(
+    data: bytes, handles: Sequence[Any], codec: str, to: str, memory: Memory | None
+) -> bytes:
+    """A request of ours in the plain codec ``to``; bytes in shared memory are read from there.
 
-    def __init__(self, memory: Memory | None) -> None:
-        self._memory = memory
-        self._entries: list[Handle | list[Any] | None] = []
-
-    def fill(self, values: Sequence[Any]) -> None:
-        """Take the entries over; after an error those before the wrong one are to be dropped."""
-        for value in values:
-            if type(value) is list and len(value) == 3:
-                self._entries.append(value)
-            elif self._memory is None:
-                raise RemoteProtocolError("a handle for a reader that has no shared memory")
-            else:
-                self._entries.append(handle_from_wire(value))
-
-    def restore(self, opaque: Opaque) -> object:
-        """The codec asks for what an opaque value stands for."""
-        kind, data = opaque
-        if kind < _FAR:
-            return _near(opaque)
-        index = _INDEX.unpack(data)[0] if len(data) == _INDEX.size else -1
-        if not 0 <= index < len(self._entries) or kind > _FAR + _FRAME:
-            raise DecodeError(f"opaque value of kind {kind} without a handle")
-        entry, self._entries[index] = self._entries[index], None
-        if entry is None:
-            raise DecodeError(f"handle {index} is named twice")
-        kind -= _FAR
-        if isinstance(entry, Handle):
-            return self._read(kind, entry)
-        dtype, shape, raw = entry
-        if type(dtype) is not str or type(shape) is not list or type(raw) is not bytes:
-            raise RemoteProtocolError("bytes in place of a handle are not [dtype, shape, bytes]")
-        if kind < _ARRAY:
-            return raw if kind == _BYTES else memoryview(raw)
-        array = array_over(raw, 0, dtype, shape)
-        return array if kind == _ARRAY else private_frame(array)
-
-    def _read(self, kind: int, handle: Handle) -> object:
-        assert self._memory is not None  # fill has refused handles without it
-        if kind == _BYTES:
-            return self._memory.read_bytes(handle)
-        if kind == _VIEW:
-            return self._memory.view_bytes(handle)
-        if kind == _ARRAY:
-            return self._memory.view_array(handle)
-        return self._memory.open_frame(handle)
-
-    def refuse(self, values: Sequence[Any]) -> None:
-        """Give the entries back. Raises RemoteProtocolError: they have no place here."""
-        try:
-            self.fill(values)
-        finally:
-            self.drop_unread()
-        raise RemoteProtocolError("handles beside a payload of a plain codec")
-
-    def drop_unread(self) -> int:
-        """Give back what was not read; how many entries that are."""
-        unread = [entry for entry in self._entries if entry is not None]
-        for entry in unread:
-            if isinstance(entry, Handle) and self._memory is not None:
-                self._memory.drop(entry)
-        return len(unread)
-
-
-def _near(opaque: Opaque) -> object:
-    """The value of contents in line. Raises DecodeError."""
-    kind, data = opaque
-    if kind == _BYTES:
-        return data
-    if kind == _VIEW:
-        return memoryview(data)
-    if kind not in (_ARRAY, _FRAME):
-        raise DecodeError(f"opaque value of kind {kind} without a handle")
-    array = array_from(data)
-    return array if kind == _ARRAY else private_frame(array)
+    Raises what ``decode_payload`` and ``transcode`` raise: EncodeError with the path of an array, a
+    frame or a buffer. Afterwards no lease is held, whatever comes of it.
+    """
+    table = Table(memory)
+    try:
+        table.fill(handles)
+        return transcode(data, codec, to, restore=table.restore_bytes)
+    finally:
+        table.drop_unread()

@@ -1,7 +1,8 @@
 """Dispatch to workers that speak Dynamo 1.6: an envelope there, and sockets home for each stream.
 
 Such a worker takes JSON or MessagePack without anything of ours in it, by what its record says. A
-request is written anew for it; what it cannot take is refused before anything is sent.
+request is written anew for it, bytes in shared memory in line; what it cannot take is refused
+before anything is sent.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from actors.kernel.links import read_handles
 from actors.messages import Open, Record
 from actors.router.occupancy import place_of
 from actors.router.relay import Plane
 from actors.router.sockets import SocketRelay
 from transport.bus.address import Address
 from transport.callhome.framed import FramedLink
-from transport.errors import EncodeError, RemoteProtocolError
+from transport.errors import RemoteProtocolError, TooLarge
+from transport.payload import transcode_request
 from transport.wire.envelope import TCP, Envelope, Info, pack_envelope
 from transport.wire.framing import pack_head
-from transport.wire.plain import base_of, plain_of, transcode
+from transport.wire.plain import base_of, plain_of
 
 
 class ForeignDispatch:
@@ -32,16 +35,25 @@ class ForeignDispatch:
         take.
         """
         codec = plain_of(worker.codec)
-        try:
-            payload = transcode(open.payload, open.codec, codec)
-        finally:
-            self._plane.runtime.drop(open.handles)  # whatever stands behind them cannot go there
         if open.handles:
-            raise EncodeError(
-                f"{open.target}: the request holds an array, a frame or a buffer; a Dynamo worker "
-                "cannot take it: send lists, or bytes under msgpack"
-            )
+            payload = self._gathered(open, codec)
+        else:
+            payload = transcode_request(open.payload, (), open.codec, codec, None)
         self._send(open, worker, payload)
+
+    def _gathered(self, open: Open, codec: str) -> bytes:
+        """The request with the bytes that its home has put into shared memory."""
+        runtime = self._plane.runtime
+        most = runtime.settings.max_message
+        try:
+            size = len(open.payload) + sum(each.size for each in read_handles(open.handles))
+            if size > most:  # seen before all of it is copied
+                raise TooLarge(f"a request of {size} bytes", size=str(size), limit=str(most))
+            runtime.attach(open.segments)
+        except BaseException:
+            runtime.drop(open.handles)
+            raise
+        return transcode_request(open.payload, open.handles, open.codec, codec, runtime.memory)
 
     def generate_bidirectional(self, open: Open, worker: Record, home: Address) -> None:
         """See ``StreamingDispatch``: all request items travel on a socket of their own."""

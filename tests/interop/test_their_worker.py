@@ -255,6 +255,18 @@ async def test_large_bodies_both_ways(theirs: tuple[Standing, Program], size: in
         assert await client.call(GENERATE, {"do": "text", "n": size}) == "x" * size
 
 
+@pytest.mark.parametrize("size", [32 << 10, MIB, 8 * MIB])
+async def test_large_bytes_go_there(theirs: tuple[Standing, Program], size: int) -> None:
+    node, worker = theirs
+    async with calling(node) as client:
+        request = {"do": "size", "value": bytes(size)}
+        if worker.codec == "msgpack":
+            assert await client.call(GENERATE, request, timeout=30.0) == size
+        else:
+            with pytest.raises(EncodeError, match=r'request\["value"\]: bytes are no JSON'):
+                await client.call(GENERATE, request, timeout=30.0)
+
+
 async def test_a_body_over_the_limit_is_refused_here_and_hurts_nothing(
     theirs: tuple[Standing, Program],
 ) -> None:

@@ -88,6 +88,55 @@ async def test_what_such_a_worker_cannot_take_is_refused_before_anything_is_sent
         await wait_until(lambda: not here.runtime.memory.statistics().slots)
 
 
+@pytest.mark.parametrize("size", [(32 << 10) - 1, 32 << 10, 1 << 20, 8 << 20])
+async def test_bytes_of_any_size_go_there_wherever_they_stand(tmp_path: Path, size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    data = data[:size]
+    async with rig(tmp_path) as (here, worker):
+        for request in (data, {"b": data, "n": 1}, [data, data], {"a": {"b": [data]}}):
+            task = asyncio.ensure_future(here.client.call(GO, request))
+            call = await worker.next()
+            assert call.value == request
+            await call.answer(size)
+            assert await task == size
+        await wait_until(lambda: not here.runtime.memory.statistics().slots)
+
+
+async def test_what_is_no_bytes_is_refused_by_its_name_and_leaves_no_memory(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    large = bytes(64 << 10)
+    async with rig(tmp_path) as (here, worker):
+        frame = here.runtime.memory.frames.new((64 << 10,), "uint8")
+        for value, name in (
+            (numpy.zeros(4), "an array"),
+            (numpy.zeros(100_000), "an array"),
+            (bytearray(b"x"), "a bytearray or memoryview"),
+            (bytearray(large), "a bytearray or memoryview"),
+            (memoryview(large), "a bytearray or memoryview"),
+            (frame, "a frame"),
+        ):
+            with pytest.raises(EncodeError, match=rf'request\["v"\]: {name} is nothing'):
+                await here.client.call(GO, {"b": large, "v": value})
+        assert worker.calls == []
+        await wait_until(lambda: not here.runtime.memory.statistics().slots)
+
+
+async def test_bytes_for_a_worker_with_json_are_named(tmp_path: Path) -> None:
+    async with rig(tmp_path, codec="json") as (here, _):
+        for size in (3, 64 << 10):
+            with pytest.raises(EncodeError, match=r'request\["b"\]: bytes are no JSON'):
+                await here.client.call(GO, {"b": bytes(size)})
+        await wait_until(lambda: not here.runtime.memory.statistics().slots)
+
+
+async def test_bytes_over_the_limit_are_not_copied_first(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_message=1 << 20) as (here, worker):
+        with pytest.raises(TooLarge):
+            await here.client.call(GO, {"b": bytes(1 << 20)})
+        assert worker.calls == []
+        await wait_until(lambda: not here.runtime.memory.statistics().slots)
+
+
 async def test_conformance_32_a_request_over_the_limit(tmp_path: Path) -> None:
     async with rig(tmp_path, max_message=1 << 20) as (here, worker):
         async with begun(here, worker) as (items, _, half):

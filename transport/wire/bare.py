@@ -93,7 +93,12 @@ def _are_small(level: list[Any]) -> bool:
 
 
 class Far:
-    """What a foreign peer cannot reach, in the place where it stood in a value of ours."""
+    """What a foreign peer cannot read, in the place where it stood in a value of ours; ``name`` is
+    what it is called there.
+    """
+
+    def __init__(self, name: str = "an array, a frame or a buffer") -> None:
+        self.name = name
 
 
 class _Bare(Walk):
@@ -106,7 +111,7 @@ class _Bare(Walk):
     def _refuse(self, value: object) -> Opaque | None:
         name = type(value).__name__
         if isinstance(value, Far):
-            name = "an array, a frame or a buffer"
+            name = value.name
         elif isinstance(value, (bytearray, memoryview)):
             hint = "bytes under msgpack" if self._as_json else "bytes(x)"
             raise EncodeError(f"{name} is nothing a Dynamo peer understands; send {hint}")
