@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import actors.ingress.connections as connections
 from actors import Settings
 from actors.cluster.entry import running
 from actors.errors import SpecError
@@ -197,61 +196,6 @@ async def test_an_address_that_cannot_be_dialled(tmp_path: Path, address: str) -
         assert asked.reply == b""
         assert at.errors == {"invalid_message": 1}
         at.requester.address = kept
-        await at.idle()
-
-
-async def test_a_node_that_cannot_be_let_in_is_told_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with both(tmp_path) as (at, home):
-        path = await at.engine(Held)
-        stream = await home.ask(path, {})
-        await home.until(Accept, stream)
-        for change, words in (
-            ({"number": stream}, "opened twice"),
-            ({"info": {"address": "127.0.0.1:1"}}, "is named by '127.0.0.1:1'"),
-            ({"info": {"subject": "other", "incarnation": "x"}}, "is no incarnation"),
-            ({"info": {"subject": "other", "address": "nowhere"}}, "host:port"),
-            ({"info": {"stream_type": "request"}}, "for the response half"),
-            ({"metadata": {"x-callhome-window": "0"}}, "x-callhome-window is '0'"),
-            ({"many": True, "body": b"x"}, "many_in request with a body"),
-        ):
-            await home.ask(path, {}, reply=b"Server unavailable: ", **change)
-            assert words in home.replies[-1]
-        assert at.errors == {"invalid_message": 7}
-        monkeypatch.setattr(connections, "MOST", 1)
-        await home.ask(path, {}, info={"subject": "other"}, reply=None)
-        assert "1 nodes are connected already" in home.replies[-1]
-        home.send(Kill(home.incarnation, stream, "enough"))
-        await at.idle()
-
-
-async def test_what_a_node_says_of_itself_is_one_line_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with both(tmp_path) as (at, home):
-        path = await at.engine(Held)
-        await home.connected_by(path)
-        bad = "x\nCRITICAL all is lost\x1b[2J"
-        for info in (
-            {"address": bad},
-            {"address": bad, "subject": "new"},
-            {"incarnation": bad, "subject": "new"},
-            {"stream": bad},
-            {"stream_type": bad},
-            {"context": bad},
-        ):
-            at.ingress.net._told.clear()
-            await home.ask(path, {}, info=info, reply=b"Server unavailable: ")
-        await home.ask(path, {}, info={"address": "127.0.0.1:1", "subject": bad})
-        await at.idle()
-        for change in ({"payload_codec": bad}, {"request_type": bad}, {"metadata": {bad: 1}}):
-            at.ingress.net._told.clear()
-            await home.ask(path, {}, **change)
-        await home.ask(bad, {}, reply=b"Server unavailable: ")
-        assert len(caplog.records) >= 10
-        for record in caplog.records:
-            assert record.getMessage().isprintable()
         await at.idle()
 
 
