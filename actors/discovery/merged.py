@@ -4,12 +4,18 @@ Used by routers. Sources stand in an order, the node's own registry first: of an
 several of them know, the first one's record holds. What is reached through an ingress of this very
 node is heard from the registry alone: its engines are on the bus, and one that is gone must not
 come back by the long way round.
+
+A node that is followed knows sooner than a directory what it serves no more: what it withdraws, or
+what goes with its connection, is believed of nobody else at the same address until it is written
+anew, or long enough for a file that nobody renews to have expired.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
+from typing import Final
 
 from actors.discovery.base import Change, Discovery, Listener, Subscription
 from actors.discovery.registry import Registry, RegistrySubscription
@@ -17,12 +23,18 @@ from actors.messages import Added, Record, Removed, Snapshot
 
 _Key = tuple[int, str]
 
+#: Seconds after which others are believed again of what a followed node has withdrawn: a directory
+#: expires what nobody renews after ten, and looks a few times a second.
+DOUBT: Final = 12.0
+
 
 class _Source:
     """What one source has told so far. Calling it is telling it more."""
 
-    def __init__(self, merged: MergedDiscovery) -> None:
+    def __init__(self, merged: MergedDiscovery, followed: bool = False) -> None:
         self._merged = merged
+        #: What it tells comes from the node itself that serves it.
+        self.followed = followed
         self.records: dict[_Key, Record] = {}
 
     def __call__(self, change: Change) -> None:
@@ -39,11 +51,17 @@ class _Source:
 
     def _put(self, record: Record) -> None:
         key = (record.instance, record.endpoint)
+        known = self.records.get(key)
         self.records[key] = record
+        if self.followed or record != known:
+            self._merged._doubts.pop(key, None)
         self._merged._settle(key, "replaced by a newer record")
 
     def _drop(self, key: _Key, reason: str) -> None:
-        if self.records.pop(key, None) is not None:
+        record = self.records.pop(key, None)
+        if record is not None:
+            if self.followed:
+                self._merged._doubt(key, record)
             self._merged._settle(key, reason)
 
 
@@ -61,6 +79,11 @@ class MergedDiscovery:
         self._starting = asyncio.Lock()
         self._started = False
         self._doors: set[str] = set()
+        #: What followed nodes have withdrawn: at which address, and until when it is believed of no
+        #: other source. Oldest first.
+        self._doubts: dict[_Key, tuple[str, float]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
 
     @property
     def records(self) -> list[Record]:
@@ -82,8 +105,10 @@ class MergedDiscovery:
         return self._registry.subscribe(listener)
 
     def source(self) -> Listener:
-        """One source more, behind all others; it is told by calling what this returns."""
-        source = _Source(self)
+        """One source more, behind all others, for what one node tells of itself; it is told by
+        calling what this returns.
+        """
+        source = _Source(self, followed=True)
         self._sources.append(source)
         return source
 
@@ -92,6 +117,29 @@ class MergedDiscovery:
         for subscription in self._subscriptions:
             subscription.cancel()
         self._subscriptions.clear()
+        self._stopped = True
+        self._doubts.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _doubt(self, key: _Key, record: Record) -> None:
+        """A followed node has withdrawn a record, or is gone with it."""
+        if any(key in source.records for source in self._sources) and not self._stopped:
+            self._doubts.pop(key, None)
+            self._doubts[key] = record.via.partition("/")[0], time.monotonic() + DOUBT
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(DOUBT, self._believe)
+
+    def _believe(self) -> None:
+        """What is still told after so long is being renewed: somebody serves it."""
+        self._timer = None
+        now = time.monotonic()
+        for key, (_, until) in list(self._doubts.items()):
+            if until > now:
+                self._timer = asyncio.get_running_loop().call_later(until - now, self._believe)
+                break
+            del self._doubts[key]
+            self._publish(key, "it is believed again")
 
     def _settle(self, key: _Key, reason: str) -> None:
         """Tell what holds for an instance now, if that has changed."""
@@ -112,8 +160,12 @@ class MergedDiscovery:
             record = source.records.get(key)
             if record is None:
                 continue
-            own = source is self._sources[0]
-            if own or record.via.partition("/")[0] not in self._doors:
+            if source is self._sources[0]:
+                yield record
+                continue
+            door = record.via.partition("/")[0]
+            doubt = None if source.followed else self._doubts.get(key)
+            if door not in self._doors and (doubt is None or doubt[0] != door):
                 yield record
 
     def _notice_doors(self) -> bool:

@@ -10,6 +10,7 @@ from actors.discovery.registry import Registry, RegistrySubscription
 from actors.errors import ActorDead
 from actors.messages import Added, Removed, Snapshot
 from tests.discovery.samples import door, engine, far
+from tests.waiting import TICK, wait_until
 
 
 class Source:
@@ -125,3 +126,82 @@ async def test_two_endpoints_under_one_instance_are_two() -> None:
 async def test_a_source_that_does_not_answer_is_told() -> None:
     with pytest.raises(ActorDead):
         await MergedDiscovery(Dead()).start()
+
+
+async def test_what_a_followed_node_withdraws_no_directory_brings_back() -> None:
+    local, directory = Source(), Source()
+    merged = MergedDiscovery(local, directory)
+    peer = merged.source()
+    await merged.start()
+    directory.registry.add(far(1))
+    peer(Added(far(1)))
+    heard: list[Change] = []
+    await merged.subscribe(heard.append)
+    peer(Removed(far(1), "the connection is lost"))
+    assert merged.records == []
+    assert heard[1:] == [Removed(far(1), "the connection is lost")]
+    peer(Added(far(1)))  # it is back, at the same place
+    assert merged.records == [far(1)]
+    merged.stop()
+
+
+async def test_a_snapshot_of_a_followed_node_withdraws_as_well() -> None:
+    directory = Source()
+    merged = MergedDiscovery(Source(), directory)
+    peer = merged.source()
+    await merged.start()
+    for instance in (1, 2):
+        directory.registry.add(far(instance))
+    peer(Snapshot([far(1), far(2)]))
+    peer(Snapshot([far(2)]))
+    assert merged.records == [far(2)]
+    merged.stop()
+
+
+async def test_what_the_directory_tells_anew_is_believed_and_so_is_another_address() -> None:
+    directory = Source()
+    merged = MergedDiscovery(Source(), directory)
+    peer = merged.source()
+    await merged.start()
+    directory.registry.add(far(1))
+    directory.registry.add(far(2, "10.0.0.8:7400"))
+    peer(Snapshot([far(1), far(2)]))
+    peer(Snapshot([]))
+    assert merged.records == [far(2, "10.0.0.8:7400")]
+    directory.registry.remove(1, None, "it was withdrawn")
+    directory.registry.add(far(1))
+    assert far(1) in merged.records
+    directory.registry.add(far(3))  # a newer incarnation at the same address
+    assert far(3) in merged.records
+    merged.stop()
+
+
+async def test_a_record_that_is_renewed_for_long_is_believed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actors.discovery.merged.DOUBT", TICK)
+    directory = Source()
+    merged = MergedDiscovery(Source(), directory)
+    peer = merged.source()
+    await merged.start()
+    directory.registry.add(far(1))
+    directory.registry.add(far(2))
+    peer(Snapshot([far(1), far(2)]))
+    peer(Removed(far(1), "lost"))
+    peer(Removed(far(2), "lost"))
+    directory.registry.remove(2, None, "not renewed")
+    assert merged.records == []
+    await wait_until(lambda: merged.records == [far(1)])
+    assert merged._timer is None
+    merged.stop()
+
+
+async def test_who_follows_the_node_by_another_name_is_believed() -> None:
+    merged = MergedDiscovery(Source())
+    one, two = merged.source(), merged.source()
+    await merged.start()
+    one(Snapshot([far(1)]))
+    two(Snapshot([far(1)]))
+    one(Snapshot([]))
+    assert merged.records == [far(1)]
+    merged.stop()
