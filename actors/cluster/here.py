@@ -26,10 +26,11 @@ from actors.config import Settings
 from actors.discovery.base import Change
 from actors.discovery.lookup import NodeLookup
 from actors.discovery.registry import RegistryDiscovery
-from actors.errors import CallHomeError, DeadlineExceeded, SpawnError
+from actors.errors import CallHomeError, DeadlineExceeded, SpawnError, SpecError
 from actors.kernel.actor import Actor
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
+from actors.kernel.spawn import OWN_ROLES
 from actors.kernel.stage import StageError
 from actors.messages import Added, Inspect, Publish, Record, Snapshot, Withdraw
 from transport.bus.address import Address
@@ -119,8 +120,10 @@ class Placed:
         if self.started.done():
             log.error("%s failed and is gone", title, exc_info=cause)
             return
+        ours = isinstance(cause, SpecError) and self.spec["role"] in OWN_ROLES
+        why = f"{cause}" if ours else f"{stage}: {type(cause).__name__}: {cause}"
         failure = SpawnError(
-            f"{title} did not start: {stage}: {type(cause).__name__}: {cause}",
+            f"{title} did not start: {why}",
             actor=self.spec["name"],
             stage=stage,
             type=type(cause).__name__,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from actors.errors import CallHomeError, SpawnError
+from actors.errors import CallHomeError, SpawnError, SpecError
 from actors.kernel.descriptors import inherited, raised
 from transport.bus.address import Address
 from transport.errors import from_wire
@@ -31,6 +31,8 @@ from transport.errors import from_wire
 #: Seconds a child has to leave by itself once it has reported why it cannot serve.
 _LEAVE: Final = 0.5
 _MAX_LINE: Final = 1 << 20
+#: What we bring along ourselves: a wrong setting of theirs is told, and not where it was found.
+OWN_ROLES: Final = frozenset({"router", "ingress", "node"})
 #: Exit code of a child that never was, as of a command that a shell cannot run.
 _NO_PROCESS: Final = 127
 
@@ -276,6 +278,14 @@ class Child:
         inner = from_wire(*wire) if wire else None
         if isinstance(inner, SpawnError):
             return inner  # a node whose child failed: tell the child's story, not the node's
+        if isinstance(inner, SpecError) and self._launch.spec.get("role") in OWN_ROLES:
+            return SpawnError(
+                f"{self.title} (pid {self.pid}) did not start: {inner}",
+                actor=self.name,
+                stage=stage,
+                type=str(event["type"]),
+                code=inner.code,
+            )
         details = {"stage": stage, "type": str(event["type"]), "traceback": str(event["traceback"])}
         if isinstance(inner, CallHomeError):
             details["code"] = inner.code

@@ -11,12 +11,19 @@ from typing import Final
 from transport.callhome.address import advertised, hostport, wildcard
 from transport.callhome.link import Link
 from transport.callhome.net import Net, tune
-from transport.errors import SpecError, shown, text_of
+from transport.errors import SpecError, text_of
 
 #: The machine or the process has run out of something; the connection stays in the queue.
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 #: Seconds to wait then: doubled each time, from the first to the second.
 _PAUSES: Final = (0.005, 1.0)
+#: What to do where a listener cannot be.
+_ADVICE: Final = {
+    errno.EADDRINUSE: "another process listens there; choose a free port, 0 for any",
+    errno.EADDRNOTAVAIL: "choose an address of this machine",
+    errno.EACCES: "ports below 1024 are the administrator's; choose another, 0 for any",
+}
+_ADVICE_ELSE: Final = "choose an address of this machine and a free port, 0 for any"
 #: Connections taken in one wake-up.
 _BURST: Final = 64
 #: Connections that the system may hold for us.
@@ -51,7 +58,10 @@ class Listener:
 
     def open(self) -> None:
         """Bind and listen. Raises SpecError, naming the setting, when that cannot be done."""
-        host = advertised(self._host)
+        try:
+            host = advertised(self._host)
+        except SpecError as error:
+            raise SpecError(f"{self._name}: {error}") from error
         bind = "" if wildcard(self._host) else host
         family = socket.AF_INET6 if ":" in (self._host or host) else socket.AF_INET
         if wildcard(self._host) and self._host == "::":
@@ -70,10 +80,9 @@ class Listener:
             sock.listen(_BACKLOG)
         except (OSError, OverflowError) as error:
             sock.close()
-            raise SpecError(
-                f"{self._name}: {shown(self._host)} port {self._port} cannot be bound: "
-                f"{text_of(error)}; choose an address of this machine and a free port, 0 for any"
-            ) from error
+            host = self._host or host
+            where = hostport(host, self._port) if self._port else host
+            raise SpecError(f"{self._name}: {where} cannot be bound: {_reason(error)}") from error
         self._sock = sock
         name = sock.getsockname()
         self.bound = hostport(name[0], name[1])
@@ -133,3 +142,9 @@ class Listener:
             self._net.loop.remove_reader(self._sock.fileno())
             self._sock.close()
             self._sock = None
+
+
+def _reason(error: OSError | OverflowError) -> str:
+    number = getattr(error, "errno", None)
+    words = getattr(error, "strerror", None) or text_of(error)
+    return f"{words}; {_ADVICE.get(number or 0, _ADVICE_ELSE)}"
