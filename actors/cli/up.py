@@ -18,8 +18,8 @@ from actors.cluster.folder import live_nodes
 from actors.cluster.launcher import Cluster
 from actors.cluster.script import load_spec
 from actors.cluster.spec import NodeSpec
-from actors.config import Settings, folder, host_port
-from actors.errors import ConnectionLost
+from actors.config import Settings, host_port
+from actors.errors import ConnectionLost, SpecError
 from actors.kernel.spawn import Exit
 from actors.messages import Record
 
@@ -40,12 +40,12 @@ def _with_roads(spec: NodeSpec, options: Namespace) -> NodeSpec:
         ingress = spec.ingress and replace(spec.ingress, listen=listen)
         spec = replace(spec, listen=listen, ingress=ingress)
     if options.peer:
-        added = rules.peers(options.peer, "--peer")
-        spec = replace(
-            spec, peers=(*spec.peers, *(each for each in added if each not in spec.peers))
-        )
+        added = [rules.peer(each, "--peer") for each in options.peer]
+        if twice := next((each for each in added if added.count(each) > 1), ""):
+            raise SpecError(f"--peer: {twice!r} stands twice")
+        spec = replace(spec, peers=tuple(dict.fromkeys((*spec.peers, *added))))
     if options.directory is not None:
-        spec = replace(spec, directory=folder(options.directory, "--directory"))
+        spec = replace(spec, directory=rules.directory(options.directory, "--directory"))
     return spec
 
 

@@ -91,6 +91,7 @@ def make_actor(spec: dict[str, Any]) -> Actor:
 
             router = RouterActor(policy=spec.get("policy", "least_loaded"))
             router.static_peers = list(spec.get("peers", ()))
+            router.directory = bool(spec.get("directory"))
             return router
     if role == "ingress":
         with _stage("constructor"):

@@ -26,6 +26,7 @@ from actors.discovery.registry import Registry, RegistrySubscription
 from actors.errors import (
     CallHomeError,
     LocalProtocolError,
+    SpawnError,
     SpecError,
 )
 from actors.kernel.actor import Actor
@@ -97,7 +98,12 @@ class OutsideClient(Client):
         placed = Placed(self._router_spec(claim.folder), self._bus, self._prepare)
         task = group.create_task(placed.run(), name="router of an outside client")
         stack.push_async_callback(placed.wait_stopped, task, settings.stop_grace)
-        own.registry.add(await placed.wait_started(task, settings.start_timeout))
+        try:
+            own.registry.add(await placed.wait_started(task, settings.start_timeout))
+        except SpawnError as error:  # a router is no news to whoever connects
+            if isinstance(error.__cause__, SpecError):
+                raise error.__cause__ from None
+            raise
         await self._meet()
         lookup = NodeLookup(own)
         await lookup.start()

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from actors.config import Rule, host, mapping, whole, wrong
+from actors.config import Rule, folder, host, mapping, whole, wrong
 from actors.errors import SpecError
 from transport.callhome.address import check_hostport
 
@@ -90,17 +90,35 @@ def advertised(value: Any, key: str) -> str:
     return host(value, key)
 
 
+def peer(value: Any, key: str) -> str:
+    """Where another node listens: ``host:port``; ``tcp://`` may stand before it."""
+    if not isinstance(value, str):
+        raise wrong(key, value, "'host:port'")
+    address = value.removeprefix("tcp://")
+    check_hostport(address, SpecError, key)
+    return address
+
+
+def directory(value: Any, key: str) -> str:
+    """The path of a folder, made absolute; it need not exist yet, and nothing else may be there."""
+    path: str = folder(value, key)
+    there = path
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        raise SpecError(f"{key}: {there!r} is no folder; give the path of one that nodes share")
+    return path
+
+
 def peers(value: Any, key: str) -> tuple[str, ...]:
     """Where other nodes listen: ``host:port`` each, each once."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
         raise wrong(key, value, "a list of 'host:port'")
-    for i, peer in enumerate(value):
-        if not isinstance(peer, str):
-            raise wrong(f"{key}[{i}]", peer, "'host:port'")
-        check_hostport(peer, SpecError, f"{key}[{i}]")
-        if peer in value[:i]:
-            raise SpecError(f"{key}[{i}]: {peer!r} stands twice")
-    return tuple(value)
+    found = [peer(each, f"{key}[{i}]") for i, each in enumerate(value)]
+    for i, address in enumerate(found):
+        if address in found[:i]:
+            raise SpecError(f"{key}[{i}]: {address!r} stands twice")
+    return tuple(found)
 
 
 def cpus(value: Any, key: str) -> tuple[int, ...]:

@@ -18,7 +18,6 @@ from actors.config import (
     SOCKET_NAME,
     Rule,
     Settings,
-    folder,
     host_port,
     mapping,
     one_of,
@@ -257,10 +256,10 @@ def _settings(value: Any, key: str) -> Settings:
 class NodeSpec(_Checked):
     """One node: its routers, engines and actors, and the settings that they share.
 
-    ``listen`` (``host:port``) or ``ingress`` lets other nodes in. Engines of other nodes are found
-    at ``peers`` (the ``listen`` of each) and in ``directory``, a folder that several nodes share,
-    where the ingress also writes what this node serves. Where Dynamo's environment names such a
-    folder it is the default.
+    ``listen`` (``host:port``) or ``ingress`` lets other nodes in; both may stand there if they name
+    the same address. Engines of other nodes are found at ``peers`` (the ``listen`` of each) and in
+    ``directory``, a folder that several nodes share, where the ingress also writes what this node
+    serves. Where Dynamo's environment names such a folder it is the default.
     """
 
     name: str = "a"
@@ -281,11 +280,17 @@ class NodeSpec(_Checked):
         "listen": rules.unless_empty(host_port),
         "ingress": rules.optional(_ingress),
         "peers": rules.peers,
-        "directory": rules.unless_empty(folder),
+        "directory": rules.unless_empty(rules.directory),
         "settings": _settings,
     }
 
     def _check(self, where: str) -> None:
+        port = self.settings.call_home_port
+        if port and len(self.routers) > 1 and (self.peers or self.directory):
+            raise SpecError(
+                f"{where}.settings.call_home_port: {port} can be one router's only, and there are "
+                f"{len(self.routers)}; leave it at 0, or give the node one router"
+            )
         if self.listen:
             ingress = self.ingress or IngressSpec(self.listen)
             if ingress.listen != self.listen:

@@ -69,6 +69,8 @@ class RouterActor(Actor):
         self.static_peers: list[str] = []
         #: Seconds that other nodes have to take what was written to them when this router stops.
         self.patience = 2.0
+        #: Whether a directory tells of other nodes, too.
+        self.directory = False
         self._serving_now: dict[str, list[Carried]] = {}
         self.occupancy = Occupancy()
         self.discovery: Discovery | None = None
@@ -84,6 +86,7 @@ class RouterActor(Actor):
         self._remote = RemoteDispatch(self._plane)
         self._foreign = ForeignDispatch(self._plane)
         self._lookups = Lookups(self._plane, self._begin)
+        self._plane.listen(self.static_peers, self.directory)
         # Opens for endpoints are routed, all others are for this actor itself.
         self._own = self._serving.open
         runtime.on(Open, self._route)

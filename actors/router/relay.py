@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from actors.errors import ActorDead, Overloaded, WorkerUnavailable
@@ -220,6 +220,15 @@ class Plane:
         )
         self.checks.append(found.check)
         return found
+
+    def listen(self, peers: Sequence[str], directory: bool) -> None:
+        """Listen for calls home now where the settings say where: a router that nobody could call
+        does not start. Raises SpecError.
+        """
+        settings = self.runtime.settings
+        fixed = settings.call_home_host or settings.call_home_port or settings.call_home_advertise
+        if fixed and (peers or directory):
+            self.reception.open(peers, directory)
 
     def find(self, home: int, stream: int) -> Relay | None:
         """The relay of a stream of ``home``; None for one that does not leave the node, or has

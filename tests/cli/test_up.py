@@ -238,9 +238,11 @@ def test_two_nodes_and_a_client_outside_both(tool: Tool, tmp_path: Path) -> None
     ("options", "words"),
     [
         (["--listen", "7400"], "--listen: '7400' is not allowed; expected 'host:port'"),
-        (["--peer", "h"], "--peer[0]"),
-        (["--peer", "h:1", "--peer", "h:1"], "stands twice"),
+        (["--peer", "h"], "--peer 'h' is not of the form"),
+        (["--peer", "h:99999"], "--peer 'h:99999': a port is at most 65535"),
+        (["--peer", "h:1", "--peer", "tcp://h:1"], "--peer: 'h:1' stands twice"),
         (["--directory", ""], "--directory"),
+        (["--directory", "/etc/passwd"], "--directory: '/etc/passwd' is no folder"),
     ],
 )
 def test_wrong_roads_are_usage(tool: Tool, tmp_path: Path, options: list[str], words: str) -> None:

@@ -95,7 +95,16 @@ async def test_it_hears_of_the_end_of_the_node() -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["tcp://", "tcp://h", "tcp://h:0", "tcp://:7", "tcp://h:7/x", "tcp://0.0.0.0:7", "http://h:7"],
+    [
+        "tcp://",
+        "tcp://h",
+        "tcp://h:0",
+        "tcp://:7",
+        "tcp://h:7/x",
+        "tcp://h:65536",
+        "tcp://0.0.0.0:7",
+        "http://h:7",
+    ],
 )
 def test_what_is_no_address_is_refused_at_once(address: str) -> None:
     with pytest.raises(SpecError, match=r"^connect:? "):
@@ -216,6 +225,11 @@ async def test_a_node_that_cannot_reach_back_is_named() -> None:
         )
     assert "back to 127.0.0.9:" in words
     assert "call_home_advertise" in words
+
+
+async def test_a_wrong_setting_is_told_as_one() -> None:
+    words = await refused(free_address(), SpecError, call_home_host="192.0.2.7")
+    assert words.startswith("call_home_host: 192.0.2.7 cannot be bound: Cannot assign")
 
 
 async def test_an_error_in_the_block_comes_through() -> None:

@@ -131,6 +131,21 @@ def test_a_node_that_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     assert IngressSpec(advertise="fe80::1").advertise == "fe80::1"
 
 
+def test_peers_may_be_written_as_they_are_connected_to() -> None:
+    assert NodeSpec(peers=["tcp://a:1", "b:2"]).peers == ("a:1", "b:2")
+
+
+def test_a_port_for_calls_home_is_one_routers_only() -> None:
+    fixed = Settings(call_home_port=7500)
+    two = [RouterSpec(), RouterSpec(name="second")]
+    with pytest.raises(SpecError, match=r"NodeSpec.settings.call_home_port: 7500 can be one r"):
+        NodeSpec(routers=two, peers=["a:1"], settings=fixed)
+    with pytest.raises(SpecError, match="call_home_port"):
+        NodeSpec(routers=two, directory="/shared/kv", settings=fixed)
+    NodeSpec(routers=two, settings=fixed)
+    NodeSpec(peers=["a:1"], settings=fixed)
+
+
 def test_a_shared_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert NodeSpec().directory == ""
     path = tmp_path / "cluster.toml"
@@ -253,6 +268,11 @@ def test_a_wrong_field_is_named_by_its_path(change: dict[str, Any], words: list[
         ({"peers": ["a:0"]}, ["peers[0]", "host:port"]),
         ({"peers": ["0.0.0.0:1"]}, ["peers[0]", "names no host"]),
         ({"peers": ["a:1", "a:1"]}, ["peers[1]", "stands twice"]),
+        ({"peers": ["a:1", "tcp://a:1"]}, ["peers[1]", "stands twice"]),
+        ({"peers": ["a:65536"]}, ["peers[0]", "'a:65536'", "a port is at most 65535"]),
+        ({"peers": ["[::1]:999999"]}, ["peers[0]", "a port is at most 65535"]),
+        ({"directory": "/etc/passwd"}, ["directory", "'/etc/passwd' is no folder"]),
+        ({"directory": "/etc/passwd/kv"}, ["directory", "'/etc/passwd' is no folder"]),
         ({"peers": [7]}, ["peers[0]", "7"]),
         ({"directory": 7}, ["directory", "the path of a folder"]),
     ],

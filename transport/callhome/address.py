@@ -50,7 +50,9 @@ def check_hostport(
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else 0
-    if not colon or not 0 < number < 65536 or (":" in bare and bare is host):
+    if colon and port.isascii() and port.isdigit() and (len(port) > 5 or number > 65535):
+        raise error(f"{what} {shown(text)}: a port is at most 65535")
+    if not colon or not number or (":" in bare and bare is host):
         raise error(f"{what} {shown(text)} is not of the form host:port or [v6]:port")
     if bare in _WILDCARDS or not _plain_name(bare):
         raise error(f"{what} {shown(text)} names no host that can be dialled")

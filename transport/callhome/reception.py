@@ -6,11 +6,12 @@ of this machine from which the worker is reached, and tells the worker exactly t
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
 
 from transport.callhome.address import (
@@ -18,6 +19,7 @@ from transport.callhome.address import (
     check_hostport,
     hostport,
     local_address_toward,
+    numeric,
     wildcard,
 )
 from transport.callhome.framed import FramedLink
@@ -98,7 +100,12 @@ class Reception:
             raise SpecError(
                 f"call_home_advertise is {advertise!r}, which no worker can dial; name one address"
             )
-        self._advertise = advertised(advertise) if advertise else ""
+        try:
+            self._advertise = advertised(advertise) if advertise else ""
+        except SpecError as error:
+            raise SpecError(f"call_home_advertise: {error}") from error
+        named = [name for name, given in (("_host", host), ("_port", port)) if given]
+        self._setting = " and ".join(f"call_home{name}" for name in named) or "call_home_host"
         self._limit, self._check = limit, check
         self._handshake = handshake
         self._clock = clock
@@ -179,6 +186,22 @@ class Reception:
 
     # Where to listen
 
+    def open(self, toward: Iterable[str], anywhere: bool) -> None:
+        """Listen now where the settings say so, instead of when somebody is awaited: ``toward`` are
+        peers (``host:port``) that are known, ``anywhere`` if others may come.
+
+        Raises SpecError when that cannot be done.
+        """
+        if self._host:
+            self._listener(self._host)
+        elif self._port:
+            hosts = {check_hostport(each)[0] for each in toward}
+            for host in filter(numeric, hosts):
+                with contextlib.suppress(ConnectionLost):  # no road there now
+                    self._listener(local_address_toward(host))
+            if anywhere:
+                self._listener(advertised(""))
+
     def _address(self, toward: str) -> str:
         if self._closed:
             raise ConnectionLost("nobody can call home here any more: it is being closed")
@@ -206,7 +229,7 @@ class Reception:
     def _listener(self, host: str) -> Listener:
         found = self._listeners.get(host)
         if found is None:
-            found = Listener(self._net, host, self._port, self._accepted, "call_home_host")
+            found = Listener(self._net, host, self._port, self._accepted, self._setting)
             found.open()
             self._listeners[host] = found
         return found
