@@ -27,7 +27,7 @@ from actors.cluster.folder import Claim, NodeInfo, live_nodes, read_info, remove
 from actors.cluster.here import Outpost
 from actors.cluster.plan import ROUNDS, node_child
 from actors.cluster.spec import NodeSpec
-from actors.cluster.sweep import sweep_claimed, sweep_folder
+from actors.cluster.sweep import sweep_claimed, sweep_folder, sweep_outside
 from actors.config import FOLDER_NAME, Settings
 from actors.errors import ActorDead, LocalProtocolError, SpecError
 from actors.kernel.peers import alive
@@ -94,6 +94,8 @@ class _Node:
         try:
             for line in sweep_claimed(claim.folder):
                 self._tell(f"left by a dead node: {line}")
+            for line in sweep_outside(self.spec.settings.run):
+                self._tell(f"left by a client that was killed: {line}")
             spec = node_child(self.spec, self.cluster, claim.folder, claim.fd, self._cpus)
             launch = Launch(
                 spec=spec,

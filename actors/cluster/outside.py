@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from actors.client import Client
 from actors.cluster.folder import Claim, remove_folder
 from actors.cluster.here import Placed
+from actors.cluster.sweep import OUTSIDE, sweep_outside
 from actors.cluster.unmet import silent, uncalled, worded
 from actors.config import Settings
 from actors.discovery.base import Listener
@@ -85,7 +86,8 @@ class OutsideClient(Client):
     async def _build(self) -> None:
         assert self._bus is not None
         stack, settings = self._stack, self._outside
-        unique = f"outside-{os.getpid():x}-{secrets.token_hex(2)}"
+        unique = f"{OUTSIDE}{os.getpid():x}-{secrets.token_hex(2)}"
+        sweep_outside(settings.run)
         claim = Claim(settings.run, unique, "client")
         stack.callback(claim.close)
         stack.callback(remove_folder, claim.folder)

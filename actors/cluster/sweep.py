@@ -1,7 +1,8 @@
 """Remove what a crashed node left: its processes, sockets and files.
 
-Called by the launcher before it starts a node in a folder that it has just claimed, and by
-``callhome doctor`` for all folders. Shared memory needs no sweeping: a memfd goes with its last
+Called by the launcher before it starts a node in a folder that it has just claimed, by
+``callhome doctor`` for all folders, and for those of clients outside any node by whoever comes
+next: their names are never used again. Shared memory needs no sweeping: a memfd goes with its last
 process.
 """
 
@@ -14,6 +15,8 @@ import signal
 from actors.cluster.folder import NodeInfo, folders, read_info, remove_folder, try_lock
 from actors.kernel.peers import alive
 
+#: How the folder of a client outside any node begins, where a cluster has its name.
+OUTSIDE = "outside-"
 _KEEP = ("lock",)
 
 
@@ -71,3 +74,13 @@ def sweep_folder(folder: str) -> list[str]:
 def sweep_stale(root: str) -> list[str]:
     """Remove every folder below ``root`` whose node is gone; one line for each thing removed."""
     return [line for folder in folders(root) for line in sweep_folder(folder)]
+
+
+def sweep_outside(root: str) -> list[str]:
+    """Remove the folders of those clients outside any node that were killed; as ``sweep_stale``."""
+    found = [each for each in folders(root) if _cluster(each).startswith(OUTSIDE)]
+    return [line for folder in found for line in sweep_folder(folder)]
+
+
+def _cluster(folder: str) -> str:
+    return os.path.basename(os.path.dirname(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -230,6 +231,49 @@ async def test_a_node_that_cannot_reach_back_is_named() -> None:
 async def test_a_wrong_setting_is_told_as_one() -> None:
     words = await refused(free_address(), SpecError, call_home_host="192.0.2.7")
     assert words.startswith("call_home_host: 192.0.2.7 cannot be bound: Cannot assign")
+
+
+KILLED = """
+import asyncio, sys
+from actors import connect
+
+async def main():
+    async with connect(f"tcp://{sys.argv[1]}"):
+        print("in", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def killed(door: str) -> str:
+    """The folder that a client leaves which is killed."""
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KILLED, door, stdout=asyncio.subprocess.PIPE
+    )
+    assert program.stdout is not None
+    assert await program.stdout.readline() == b"in\n"
+    (folder,) = folders()
+    program.kill()
+    await program.wait()
+    assert folders() == [folder]
+    return folder
+
+
+async def test_who_comes_next_removes_what_killed_clients_have_left() -> None:
+    door = free_address()
+    async with Cluster(NodeSpec(engines=[ECHO], listen=door)):
+        left = await killed(door)
+        async with outside(door), outside(door) as client:
+            assert left not in folders()
+            assert len(folders()) == 2  # those who live keep theirs
+            assert await client.call("test.echo.one", 1) == 1
+        left = await killed(door)
+        told: list[str] = []
+        async with Cluster(NodeSpec(name="b"), progress=told.append):
+            assert folders() == []
+        assert any("a client that was killed: removed" in line and left in line for line in told)
+    assert folders() == []
 
 
 async def test_an_error_in_the_block_comes_through() -> None:
