@@ -85,7 +85,7 @@ def test_a_later_version_of_ours_is_read_as_far_as_it_goes() -> None:
         (dynamo(transport={"tcp": "0.0.0.0:7400/a/b"}), "names no host"),
         (dynamo(transport={"tcp": "127.0.0.1/a"}), "host:port"),
         (dynamo(transport={"tcp": "h:1/" + "x" * 1025}), "not 'host:port/path'"),
-        (dynamo(transport={"tcp": "h:99999/a"}), "host:port"),
+        (dynamo(transport={"tcp": "h:99999/a"}), "65535"),
         (dynamo(transport={"tcp": "h:1/a\ud800"}), "not 'host:port/path'"),
         (dynamo(namespace="a\ud800"), "namespace is"),
         (dynamo(endpoint="a\udfff"), "endpoint is"),
