@@ -18,6 +18,7 @@ from actors.cli.parser import parser
 from actors.cli.show import discard_stdout
 from actors.errors import CallHomeError, EngineError, SpawnError, SpecError, Unsupported
 from actors.kernel.descriptors import fill_descriptors
+from actors.kernel.lines import name_lines
 
 FAILED = 1
 USAGE = 2
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows fewer characters than a text has must not end the command.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    name_lines()
     try:
         return _run(options)
     except CallHomeError as error:

@@ -24,6 +24,7 @@ from actors.discovery.merged import MergedDiscovery
 from actors.discovery.registry import RegistryDiscovery
 from actors.errors import SpecError
 from actors.kernel.actor import Actor
+from actors.kernel.lines import name_lines
 from actors.kernel.runtime import Runtime
 from actors.kernel.stage import StageError
 from transport.bus.address import Address
@@ -213,6 +214,7 @@ async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> N
     """Run the actor of a child spec until SIGTERM. Raises StageError when it does not come up or
     fails later.
     """
+    name_lines(spec["name"])
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
     assert starting is not None
