@@ -65,6 +65,8 @@ async def _ps(options: Namespace) -> int:
         return code
     cells = [_cells(f"{info.cluster}/{info.node}", row) for info, rows in seen for row in rows]
     put(table(_HEAD, cells))
+    for line in _unseen(seen):
+        put(line)
     if options.counters:
         put("")
         put(table(("NODE", "ACTOR", "COUNTER", "VALUE"), _counted(seen)))
@@ -104,6 +106,7 @@ async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any
         "restarts": 0,
         "reason": found.get("reason", ""),
         **{key: found.get(key) for key in ("in_flight", "queued", "capacity")},
+        "peers": found.get("peers") or None,
     }
     return row | ({"counters": found.get("counters")} if counters else {})
 
@@ -131,6 +134,18 @@ def _cells(node: str, row: dict[str, Any]) -> tuple[str, ...]:
         size(row["rss"]),
         row["endpoint"] or (f"{row['role']} {row['listen']}" if row["listen"] else row["role"]),
     )
+
+
+def _unseen(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[str]:
+    """A line for each peer that a node's routers were told of and do not see."""
+    lines: dict[str, None] = {}
+    for info, rows in seen:
+        whose = f" of {info.cluster}/{info.node}" if len(seen) > 1 else ""
+        for row in rows:
+            for peer, why in (row["peers"] or {}).items():
+                if why:
+                    lines[f"peer {peer}{whose}: cannot be seen: {' '.join(why.split())}"] = None
+    return list(lines)
 
 
 def _counted(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[tuple[str, ...]]:

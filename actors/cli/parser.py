@@ -37,7 +37,8 @@ exit codes: 0 after a clean stop, 1 when the node did not start or died by itsel
 """
 _PS = """\
 Lists the actors of every running node: pid, cores, streams in flight / capacity, queued, restarts,
-resident memory (shared memory that it has touched included) and endpoint.
+resident memory (shared memory that it has touched included) and endpoint. Below stands a line for
+each peer that a router cannot see, and why.
 """
 _PS_END = """\
 examples:

@@ -8,6 +8,7 @@ import re
 import signal
 from argparse import Namespace
 from dataclasses import replace
+from typing import Any, Final
 
 from actors.cli.command import FAILED
 from actors.cli.show import say
@@ -19,9 +20,15 @@ from actors.cluster.launcher import Cluster
 from actors.cluster.script import load_spec
 from actors.cluster.spec import NodeSpec
 from actors.config import Settings, host_port
-from actors.errors import ConnectionLost, SpecError
+from actors.errors import CallHomeError, ConnectionLost, SpecError
 from actors.kernel.spawn import Exit
-from actors.messages import Record
+from actors.messages import Inspect
+
+#: Seconds between two looks whether other nodes are known: the first, and the longest.
+_FIRST_LOOK: Final = 0.1
+_LONGEST_LOOK: Final = 5.0
+#: How long a router may take to say what it knows, in seconds.
+_PATIENCE: Final = 3.0
 
 
 def up(options: Namespace) -> int:
@@ -59,9 +66,14 @@ async def _keep(cluster: Cluster, spec: NodeSpec) -> int:
     stopping = asyncio.Event()
     with Interrupts(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
         async with cluster:
-            await _suggest(cluster)
+            talks = await _suggest(cluster)
             interrupts.ask = stopping.set
-            ended = await _wait(cluster, stopping)
+            late = asyncio.create_task(_suggest_far(cluster, spec, talks))
+            try:
+                ended = await _wait(cluster, stopping)
+            finally:
+                late.cancel()
+                await asyncio.wait({late})
             if ended is None:
                 say("stopping; once more ends it by force")
     if ended is None or ended.clean:
@@ -84,28 +96,56 @@ async def _wait(cluster: Cluster, stopping: asyncio.Event) -> Exit | None:
         ended.cancel()
 
 
-async def _suggest(cluster: Cluster) -> None:
-    """What to type next, with endpoints that there are."""
+async def _suggest(cluster: Cluster) -> bool:
+    """What to type next, with endpoints that there are; whether there are any."""
     try:
         async with cluster.client() as client:
             records = client.records()
     except ConnectionLost:
-        return  # the node has ended again; that is told next
+        return True  # the node has ended again; that is told next
     engines = [record for record in records if record.kind == "engine"]
-    talks = {record.many: _try(record) for record in reversed(engines)}
-    others = {info.cluster for info in live_nodes(Settings.load().run)} - {cluster.name}
-    option = f" --cluster {cluster.name}" if others else ""
+    talks = {record.many: _try(record.endpoint, record.many) for record in reversed(engines)}
+    option = _option(cluster)
     say("try, from another shell:")
     for line in ("callhome ps", *talks.values(), "callhome stop"):
         say(f"  {line}{option}")
     listen = next((info.listen for info in cluster.nodes if info.listen), "")
     if listen and talks:
-        say(
-            f"or, from wherever it can be reached: {next(iter(talks.values()))} --connect tcp://{listen}"
-        )
+        talk = next(iter(talks.values()))
+        say(f"or, from wherever it can be reached: {talk} --connect tcp://{listen}")
+    return bool(talks)
 
 
-def _try(record: Record) -> str:
-    if record.many:
-        return f"callhome chat {record.endpoint}"
-    return f"callhome stream {record.endpoint} JSON"
+async def _suggest_far(cluster: Cluster, spec: NodeSpec, talks: bool) -> None:
+    """An endpoint of another node to try, once one is known, where this node has none itself."""
+    if talks or not spec.routers or not (spec.peers or spec.directory):
+        return
+    pause = _FIRST_LOOK
+    while not (far := await _far(cluster, spec.routers[0].name)):
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _LONGEST_LOOK)
+    say("engines of other nodes are known now; try, from another shell:")
+    for line in far:
+        say(f"  {line}{_option(cluster)}")
+
+
+async def _far(cluster: Cluster, router: str) -> list[str]:
+    found: Any = {}
+    try:
+        async with cluster.ref(router).stream(Inspect(), timeout=_PATIENCE) as answers:
+            async for answer in answers:
+                found = answer
+    except CallHomeError:
+        return []  # it is being started again, perhaps
+    workers = found.get("workers", [])[::-1] if isinstance(found, dict) else []
+    talks = {each["many"]: _try(each["endpoint"], each["many"]) for each in workers}
+    return list(talks.values())
+
+
+def _option(cluster: Cluster) -> str:
+    others = {info.cluster for info in live_nodes(Settings.load().run)} - {cluster.name}
+    return f" --cluster {cluster.name}" if others else ""
+
+
+def _try(endpoint: str, many: bool) -> str:
+    return f"callhome chat {endpoint}" if many else f"callhome stream {endpoint} JSON"

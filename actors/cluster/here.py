@@ -22,6 +22,7 @@ from actors.client import Client
 from actors.cluster.entry import facts_of, make_actor, running
 from actors.cluster.plan import actor_child, here, record_of
 from actors.cluster.spec import Instance, NodeSpec
+from actors.cluster.unmet import plain
 from actors.config import Settings
 from actors.discovery.base import Change
 from actors.discovery.lookup import NodeLookup
@@ -302,7 +303,7 @@ def _missing(router: Mapping[str, Any], peers: Mapping[str, set[int]]) -> dict[s
     missing = {}
     for peer, engines in peers.items():
         if why := states.get(peer, "the router has not tried it"):
-            missing[peer] = why
+            missing[peer] = plain(peer, why)
         elif not engines <= known:
             missing[peer] = "some of its engines have not been heard of"
     return missing

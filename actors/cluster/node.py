@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from actors.cluster.folder import NodeInfo, remove_folder, write_info
 from actors.cluster.plan import children, record_of
 from actors.cluster.spec import NodeSpec
+from actors.cluster.unmet import plain
 from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
 from actors.errors import ActorDead, NoWorkers
@@ -166,7 +167,8 @@ class NodeActor(Actor):
     @handles(Ps)
     async def ps(self, message: Ps) -> list[dict[str, Any]]:
         """One dict an actor: ``name, role, endpoint, listen, state, pid, cores, rss`` (bytes),
-        ``restarts, reason, in_flight, queued, capacity`` and, if asked for, ``counters``.
+        ``restarts, reason, in_flight, queued, capacity``, of a router ``peers`` (why each cannot be
+        seen, "" if it can) and, if asked for, ``counters``.
 
         What an actor does not answer within a second is None: it is down, or too busy to say.
         """
@@ -204,11 +206,14 @@ def read_inspection(answer: Any) -> dict[str, Any]:
     """What an actor says it carries, without what makes no sense: a user's code may say it."""
     if not isinstance(answer, dict):
         return {}
-    found = {
+    found: dict[str, Any] = {
         key: count
         for key in ("in_flight", "queued", "capacity")
         if type(count := answer.get(key)) is int
     }
+    peers = answer.get("peers")
+    if isinstance(peers, dict):
+        found["peers"] = {str(peer): plain(str(peer), str(why)) for peer, why in peers.items()}
     counters = answer.get("counters")
     return {**found, "counters": counters} if isinstance(counters, dict) else found
 
@@ -244,6 +249,7 @@ def _row(status: ChildStatus, found: Mapping[str, Any], listen: str | None) -> d
         "in_flight": found.get("in_flight"),
         "queued": found.get("queued"),
         "capacity": found.get("capacity"),
+        "peers": found.get("peers") or None,
         "counters": found.get("counters"),
     }
 

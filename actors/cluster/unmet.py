@@ -25,6 +25,8 @@ from actors.errors import (
 _ASK: Final = "is this the listen of a callhome node (callhome ps on its machine shows it)?"
 _UNKNOWN: Final = "cannot be looked up: "
 _ADVICE: Final = "; try later or elsewhere"
+#: What the event loop makes of a refusal.
+_CONNECT: Final = re.compile(r"\[ECONNREFUSED\] Connect call failed \([^)]*\)")
 #: Where the router has told to call home, in its words.
 _TOLD: Final = re.compile(r"back to (\S+) within")
 #: The number before the words of a system's error.
@@ -44,7 +46,7 @@ def worded(peer: str, failure: CallHomeError, limit: float) -> CallHomeError:
     elif type(failure) is ConnectionLost:
         error = ConnectionLost(_lost(peer, failure), **failure.details)
     elif isinstance(failure, RemoteProtocolError | WorkerUnavailable):
-        what = _plain(peer, failure).removesuffix(_ADVICE)
+        what = plain(peer, str(failure)).removesuffix(_ADVICE)
         if what.startswith("said "):
             what = f"it {what}"
         error = RemoteProtocolError(
@@ -75,7 +77,7 @@ def uncalled(peer: str, told: str, limit: float) -> CallBackFailed:
 
 
 def _lost(peer: str, failure: ConnectionLost) -> str:
-    text = _plain(peer, failure)
+    text = plain(peer, str(failure))
     if _UNKNOWN in text:
         host = peer.rpartition(":")[0]
         why = text.rpartition(_UNKNOWN)[2]
@@ -89,10 +91,9 @@ def _lost(peer: str, failure: ConnectionLost) -> str:
     return f"what listens at {peer} has ended the connection without an answer: {_ASK}"
 
 
-def _plain(peer: str, failure: CallHomeError) -> str:
-    """What has failed, without the names that only the router has for it."""
-    text = str(failure)
+def plain(peer: str, text: str) -> str:
+    """Why a router cannot see ``peer``, without the names that only the router has for it."""
     for name in (f"callhome.records@{peer}", f"{peer}/{RESERVED}", peer):
         text = text.removeprefix(f"{name}: ").removeprefix(f"{name} ")
     text = text.removeprefix(f"connection with {peer} is lost: ")
-    return _NUMBER.sub("", text)
+    return _NUMBER.sub("", _CONNECT.sub(os.strerror(ECONNREFUSED), text))

@@ -243,5 +243,5 @@ def test_a_connect_that_fails_is_one_line(tool: Tool) -> None:
     door = free_address()
     found = tool.run("stream", "demo.same.run", "--connect", f"tcp://{door}")
     assert (found.returncode, found.stdout) == (1, "")
-    assert found.stderr.startswith(f"callhome: error: no callhome node can be reached at {door}")
+    assert found.stderr.startswith(f"callhome: error: nobody listens at {door} (Connection ")
     assert found.stderr.count("\n") == 1

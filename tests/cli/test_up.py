@@ -222,10 +222,11 @@ def test_two_nodes_and_a_client_outside_both(tool: Tool, tmp_path: Path) -> None
         assert (found.returncode, found.stdout, found.stderr) == (0, "[1]\n", "")
         found = tool.run("chat", "demo.echo.run", "--connect", f"tcp://{door}", stdin="a\nb\n")
         assert (found.returncode, found.stderr) == (0, "")
-        with up(tool, tmp_path / "near.log", str(near), "--peer", door):
-            wait_until_sync(
-                lambda: tool.run("call", "demo.same.run", "7", "--cluster", "near").stdout == "7\n"
-            )
+        with up(tool, tmp_path / "near.log", str(near), "--peer", f"tcp://{door}") as running:
+            running.wait_for("callhome chat demo.echo.run --cluster near\n")
+            running.wait_for("callhome stream demo.same.run JSON --cluster near\n")
+            assert tool.run("call", "demo.same.run", "7", "--cluster", "near").stdout == "7\n"
+            assert "peer" not in tool.run("ps", "--cluster", "near").stdout
         by_files = ("--directory", str(tmp_path / "kv"))
         with up(tool, tmp_path / "near.log", str(near), *by_files):
             wait_until_sync(
@@ -249,3 +250,24 @@ def test_wrong_roads_are_usage(tool: Tool, tmp_path: Path, options: list[str], w
     found = tool.run("up", write_spec(tmp_path, same="same"), *options)
     assert (found.returncode, found.stdout) == (2, "")
     assert words in found.stderr
+
+
+def test_a_peer_that_cannot_be_seen_is_told_by_ps(tool: Tool, tmp_path: Path) -> None:
+    door = free_address()
+    with up(tool, tmp_path / "log", write_spec(tmp_path, same="same"), "--peer", door):
+        line = f"\npeer {door}: cannot be seen: Connection refused\n"
+        wait_until_sync(lambda: line in tool.run("ps").stdout, LIMIT, "ps tells of the peer")
+        router = tool.actors()["router"]
+        assert router["peers"] == {door: "Connection refused"}
+        assert tool.actors()["demo.same.run"]["peers"] is None
+
+
+def test_a_line_of_the_log_says_who_says_it(tool: Tool, tmp_path: Path) -> None:
+    records = tmp_path / "kv" / "v1" / "instances"
+    records.mkdir(parents=True)
+    (records / "demo%2Fsame%2Frun%2F1").write_text("{}")
+    by_files = ("--directory", str(tmp_path / "kv"))
+    with up(tool, tmp_path / "log", write_spec(tmp_path, same="same"), *by_files) as running:
+        running.wait_for(" is left: ")
+        (line,) = [line for line in running.text.splitlines() if " is left: " in line]
+        assert line.startswith("callhome: router: /")
