@@ -11,6 +11,7 @@ from typing import Protocol
 
 from actors.messages import Open, Record
 from transport.bus.address import Address
+from transport.errors import TooLarge
 
 
 class StreamingDispatch(Protocol):
@@ -35,3 +36,20 @@ class StreamingDispatch(Protocol):
 
     def on_instance_removed(self, record: Record, reason: str) -> None:
         """An instance gets no new streams; those that it has go on."""
+
+
+def too_large(open: Open, error: TooLarge) -> TooLarge:
+    """The error of a request that does not fit into one message, as its sender can use it."""
+    size, limit = error.details.get("size", ""), error.details.get("limit", "")
+    if not size or not limit:
+        return TooLarge(f"{open.target}: {error}", **error.details)
+    metadata = sum(len(f"{name}{value}") for name, value in open.metadata.items())
+    if 2 * metadata > int(size):
+        what, less = f"a request with {metadata} bytes of metadata", "send less metadata"
+    else:
+        what, less = f"a request of {size} bytes", "send less"
+    return TooLarge(
+        f"{open.target}: {what}; {limit} may be sent to another node in one: raise max_message "
+        f"(DYN_TCP_MAX_MESSAGE_SIZE) on both sides, or {less}",
+        **error.details,
+    )

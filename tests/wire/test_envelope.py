@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport.errors import DecodeError, LocalProtocolError, RemoteProtocolError
+from transport.errors import DecodeError, LocalProtocolError, RemoteProtocolError, TooLarge
 from transport.wire.envelope import (
     MAX_ENVELOPE,
     MUX,
@@ -96,7 +96,7 @@ def test_what_is_no_json_is_a_decode_error(data: bytes) -> None:
 
 
 def test_a_long_control_message_is_neither_sent_nor_read() -> None:
-    with pytest.raises(LocalProtocolError, match="less metadata"):
+    with pytest.raises(TooLarge, match="less metadata"):
         pack_envelope(UNARY._replace(metadata={"k": "v" * MAX_ENVELOPE}))
     text = pack_envelope(UNARY)
     assert read_envelope(text + b" " * (MAX_ENVELOPE - len(text))) == UNARY

@@ -73,7 +73,9 @@ class RequestClient:
         if size > self._max_message:
             raise TooLarge(
                 f"a request of {size} bytes for {shown(path)}; {self._max_message} may be sent to "
-                "another node in one"
+                "another node in one",
+                size=str(size),
+                limit=str(self._max_message),
             )
         if self._closed:
             error = ConnectionLost("this actor is ending", sent="no")

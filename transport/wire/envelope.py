@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from transport.errors import DecodeError, LocalProtocolError, RemoteProtocolError
+from transport.errors import DecodeError, LocalProtocolError, RemoteProtocolError, TooLarge
 from transport.wire.request import json_object
 
 MAX_ENVELOPE: Final = 128 * 1024
@@ -70,7 +70,8 @@ class Envelope(NamedTuple):
 def pack_envelope(e: Envelope) -> bytes:
     """The control message.
 
-    Raises LocalProtocolError when it is over ``MAX_ENVELOPE`` or holds what is no Unicode text.
+    Raises TooLarge when it is over ``MAX_ENVELOPE``, LocalProtocolError when it holds what is no
+    Unicode text.
     """
     parts = [
         f'{{"id":{_quoted(e.id)},"request_type":"{e.request_type}",'
@@ -92,7 +93,7 @@ def pack_envelope(e: Envelope) -> bytes:
         _check_unicode(e)
     data = text.encode()
     if len(data) > MAX_ENVELOPE:
-        raise LocalProtocolError(
+        raise TooLarge(
             f"a request's control message of {len(data)} bytes; {MAX_ENVELOPE} are allowed: "
             "send less metadata"
         )
