@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
@@ -30,8 +31,9 @@ from actors.messages import (
     Snapshot,
     Stop,
 )
-from actors.router.dispatch import StreamingDispatch
+from actors.router.dispatch import StreamingDispatch, too_large
 from actors.router.foreign import ForeignDispatch
+from actors.router.held import HeldStreams
 from actors.router.local import LocalDispatch
 from actors.router.lookup import Lookups
 from actors.router.occupancy import Carried, Occupancy, place_of
@@ -40,10 +42,19 @@ from actors.router.policy import POLICIES, Policy
 from actors.router.relay import Plane, Relay
 from actors.router.remote import RemoteDispatch
 from transport.bus.address import Address
-from transport.errors import LocalProtocolError, RemoteProtocolError, shown, to_wire
+from transport.errors import (
+    LocalProtocolError,
+    RemoteProtocolError,
+    TooLarge,
+    shown,
+    to_wire,
+)
 
 #: Longest name, in characters, that a known endpoint could be meant by.
 _LONGEST = 256
+#: Seconds for other nodes to answer a router that has just started, where no limit is set for
+#: connections.
+_PATIENCE = 5.0
 #: What a home tells the peer of its stream, and what a relay does with it.
 _RELAYED: dict[type, Callable[[Relay, Any], None]] = {
     Credit: lambda relay, m: relay.credit(m),
@@ -74,6 +85,10 @@ class RouterActor(Actor):
         self._serving_now: dict[str, list[Carried]] = {}
         self.occupancy = Occupancy()
         self.discovery: Discovery | None = None
+        #: Discovery has not told yet what there is.
+        self._unread = False
+        #: Until when streams wait for what is not known yet (monotonic).
+        self._patient = 0.0
 
     def facts(self) -> dict[str, Any]:
         """What the node publishes about this router."""
@@ -86,11 +101,14 @@ class RouterActor(Actor):
         self._remote = RemoteDispatch(self._plane)
         self._foreign = ForeignDispatch(self._plane)
         self._lookups = Lookups(self._plane, self._begin)
+        self._held = HeldStreams(self._plane, self._is_ready, self._choose, self._nobody)
+        self._patient = time.monotonic() + (runtime.settings.connect_timeout or _PATIENCE)
+        self._unread = self.discovery is not None
         self._plane.listen(self.static_peers, self.directory)
         # Opens for endpoints are routed, all others are for this actor itself.
         self._own = self._serving.open
         runtime.on(Open, self._route)
-        self.peers = StaticPeers(runtime, self.static_peers, self._source)
+        self.peers = StaticPeers(runtime, self.static_peers, self._source, self._held.wake)
         own: dict[type, Callable[[int, Any], None]] = {
             Stop: runtime.handler(Stop),
             Kill: runtime.handler(Kill),
@@ -104,6 +122,8 @@ class RouterActor(Actor):
         runtime.when_down.append(self._down)
         if self.discovery is not None:
             self._subscription = await self.discovery.subscribe(self._changed)
+            self._unread = False
+            self._held.wake()
         self.peers.start(self.tasks)
 
     async def on_stop(self) -> None:
@@ -163,6 +183,7 @@ class RouterActor(Actor):
         self.occupancy.add(record)
         self._list(record.endpoint)
         self._way(record).on_instance_added(record)
+        self._held.wake()
 
     def _remove(self, record: Record, reason: str) -> None:
         records = self._records.get(record.endpoint)
@@ -201,6 +222,9 @@ class RouterActor(Actor):
         for report in m.reports:
             self.occupancy.report(report)
         self.counters.requests += 1
+        self._choose(m)
+
+    def _choose(self, m: Open) -> None:
         workers = self._serving_now.get(m.target)
         if not workers:
             self._unserved(m)
@@ -223,7 +247,7 @@ class RouterActor(Actor):
             if not isinstance(error, CallHomeError):
                 self._refuse(m, LocalProtocolError(f"{m.target}: {self.name} failed: {error}"))
                 raise  # a bug: it is logged
-            self._refuse(m, error)
+            self._refuse(m, too_large(m, error) if type(error) is TooLarge else error)
 
     def _dispatch(self, m: Open, worker: Record) -> None:
         way = self.dispatch if not worker.via else self._way(worker)
@@ -235,25 +259,52 @@ class RouterActor(Actor):
             way.generate(m, worker, m.home)
 
     def _unserved(self, m: Open) -> None:
-        """Nobody serves it, unless it is another node's list of records, which we follow."""
+        """Nobody serves it, unless it is another node's list of records, which we follow, or it is
+        not known yet what others serve.
+        """
         door = self.peers.find(m.home, m.target)
-        if door is None:
-            self._refuse(m, self._nobody(m.target))
+        if door is not None:
+            self._begin(m, door)
             return
-        self._begin(m, door)
+        try:
+            held = self._is_early() and self._held.hold(m, self._patient)
+        except CallHomeError as error:
+            self._refuse(m, error)
+            return
+        if not held:
+            self._refuse(m, self._nobody(m.target))
+
+    def _is_early(self) -> bool:
+        """Whether others may still answer that have not been heard since this router started."""
+        return time.monotonic() < self._patient and (self._unread or bool(self.peers.untried()))
+
+    def _is_ready(self, target: str) -> bool:
+        """Whether a stream that waits can be told something."""
+        return bool(self._serving_now.get(target)) or not self._is_early()
 
     def _nobody(self, target: str) -> CallHomeError:
         known = sorted(endpoint for endpoint, workers in self._serving_now.items() if workers)
-        if target in self._serving_now:
+        served = f"served: {', '.join(known) or 'none'}"
+        unseen = self.peers.unseen()
+        if unseen:
+            served = f"{served}; {unseen}"
+        untried = self.peers.untried()
+        if self._unread or untried:
+            who = "the directory" if self._unread else f"peers ({', '.join(untried)[:_LONGEST]})"
+            verb = "has not been read" if self._unread else "have not answered"
             return NoWorkers(
-                f"no worker of endpoint {shown(target)} is alive; "
+                f"endpoint {shown(target)} is unknown here so far ({served}): {who} {verb} yet; "
+                "try again"
+            )
+        if target in self._serving_now:
+            more = f" ({unseen})" if unseen else ""
+            return NoWorkers(
+                f"no worker of endpoint {shown(target)} is alive{more}; "
                 "wait for a restart (see callhome ps)"
             )
         near = get_close_matches(target[:_LONGEST], known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        return NoWorkers(
-            f"endpoint {shown(target)} is unknown here{hint} (served: {', '.join(known) or 'none'})"
-        )
+        return NoWorkers(f"endpoint {shown(target)} is unknown here{hint} ({served})")
 
     def _refuse(self, m: Open, error: CallHomeError) -> None:
         self.counters.refused += 1
@@ -330,6 +381,7 @@ class RouterActor(Actor):
             {
                 "endpoint": worker.endpoint,
                 "worker": worker.address.name,
+                "many": worker.record.many,
                 "instance": worker.instance,
                 "load": worker.load,
                 "permits": worker.permits,

@@ -6,14 +6,21 @@ address is known. Most records hold addresses; their streams cost one look into 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from actors.messages import Credit, Feed, FeedEnd, FeedItem, Open, Record
+from actors.messages import Credit, End, Feed, FeedEnd, FeedItem, Open, Record
 from actors.router.relay import Plane, Relay
 from transport.callhome.address import check_hostport, numeric
-from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError
+from transport.errors import (
+    CallHomeError,
+    Cancelled,
+    ConnectionLost,
+    RemoteProtocolError,
+    to_wire,
+)
 
 #: Addresses of instances whose hosts are remembered.
 _KEPT: Final = 65_536
@@ -42,7 +49,7 @@ class Lookups:
             host = self._remember(worker.via)
         if not host or self._plane.net.names.address(host):
             return False
-        relay = _Waiting(self._plane, open, worker)
+        relay = Waiting(self._plane, open, worker)
         self._plane.begin(relay)
         limit = self._plane.runtime.settings.connect_timeout or _LIMIT
         self._plane.net.names.look_up(host, partial(self._looked_up, relay), limit)
@@ -55,7 +62,7 @@ class Lookups:
         found = self._hosts[via] = "" if numeric(host) else host
         return found
 
-    def _looked_up(self, relay: _Waiting, error: CallHomeError | None) -> None:
+    def _looked_up(self, relay: Waiting, error: CallHomeError | None) -> None:
         if relay.over:
             return
         if error is not None:
@@ -66,8 +73,8 @@ class Lookups:
         self._again(relay.open, relay.worker)
 
 
-class _Waiting(Relay):
-    """One stream before its worker's address is known: its worker has not heard of it."""
+class Waiting(Relay):
+    """One stream that no worker has heard of: its worker's address is not known yet."""
 
     __slots__ = ("open",)
 
@@ -76,12 +83,22 @@ class _Waiting(Relay):
         self.open = message
 
     def cancel(self, reason: str) -> None:
+        """The home is told all the same: what it has lent to the request waits for that."""
         self.plane.runtime.drop(self.open.handles)
+        if self.open.handles:
+            with contextlib.suppress(CallHomeError):  # it is dead
+                self.to_home(End(self.stream, 0, to_wire(Cancelled(f"{self.target}: {reason}"))))
+
+    def fail(self, error: CallHomeError) -> None:
+        if not self.over:
+            self.plane.runtime.drop(self.open.handles)
+            self.finish(error)
 
     def stop(self, reason: str) -> None:
         """It never starts, which is what a stop asks for."""
-        self.cancel(reason)
-        self.finish()
+        if not self.over:
+            self.plane.runtime.drop(self.open.handles)
+            self.finish()
 
     def expired(self) -> CallHomeError:
         return ConnectionLost(f"{self.target}: the host of {self.worker.via} was not looked up")

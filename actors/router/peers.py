@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -25,8 +26,13 @@ log = logging.getLogger("callhome")
 #: Pauses between two attempts to reach a node, in seconds: the first, and the longest.
 _FIRST_PAUSE: Final = 0.2
 _LONGEST_PAUSE: Final = 5.0
-#: A pause above this is told once: nodes that start or stop beside each other meet before.
+#: What lasts so long, in seconds, is told once: nodes that start or stop beside each other meet
+#: before.
 _WORTH_TELLING: Final = 1.0
+#: Nodes that an error names.
+_NAMED: Final = 3
+#: Characters of a reason there.
+_REASON: Final = 300
 #: Records of one node; more than this are none that anybody runs.
 _MOST: Final = 65_536
 
@@ -34,15 +40,21 @@ _MOST: Final = 65_536
 class StaticPeers:
     """Follows the nodes at ``addresses`` (``host:port`` each) from ``start`` to ``stop``.
 
-    ``source`` makes the place where one node's changes are told: the router's discovery. Used by a
-    router, on its loop.
+    ``source`` makes the place where one node's changes are told: the router's discovery.
+    ``answered`` is called when one has told what it serves, or cannot be reached. Used by a router,
+    on its loop.
     """
 
     def __init__(
-        self, runtime: Runtime, addresses: Sequence[str], source: Callable[[], Listener]
+        self,
+        runtime: Runtime,
+        addresses: Sequence[str],
+        source: Callable[[], Listener],
+        answered: Callable[[], None],
     ) -> None:
         self._runtime = runtime
         self._source = source
+        self._answered = answered
         self._tasks: list[asyncio.Task[None]] = []
         #: What the router is asked for, and the record of who answers.
         self._records = {_target(each): _door(each) for each in addresses}
@@ -68,19 +80,39 @@ class StaticPeers:
         """For each node "" while its records are known, else why they are not; as text that can be
         sent.
         """
-        return {
-            _sendable(each): ""
-            if each in self.connected
-            else _sendable(str(self.failures.get(each, "not tried yet")))
+        return {_sendable(each): _sendable(self._state(each)) for each in self._addresses}
+
+    def _state(self, address: str) -> str:
+        if address in self.connected:
+            return ""
+        error = self.failures.get(address)
+        return "not tried yet" if error is None else _reason(address, error)
+
+    def untried(self) -> list[str]:
+        """The nodes that have neither answered nor failed yet; as text that can be sent."""
+        return [
+            _sendable(each)
             for each in self._addresses
-        }
+            if each not in self.connected and each not in self.failures
+        ]
+
+    def unseen(self) -> str:
+        """Which nodes cannot be seen and why, for an error; "" when none has failed."""
+        failed = [each for each in self._addresses if each in self.failures]
+        told = [
+            _sendable(f"peer {each} cannot be seen: {_reason(each, self.failures[each])}")
+            for each in failed[:_NAMED]
+        ]
+        if len(failed) > _NAMED:
+            told.append(f"and {len(failed) - _NAMED} more peers cannot be seen")
+        return "; ".join(told)
 
     def find(self, home: Address, target: str) -> Record | None:
         """The node that is meant by a stream of this router's own; None for all others."""
         return self._records.get(target) if home == self._runtime.address else None
 
     async def _follow(self, address: str, tell: Listener) -> None:
-        pause, told = _FIRST_PAUSE, False
+        pause, told, since = _FIRST_PAUSE, False, time.monotonic()
         while True:
             known: dict[tuple[int, str], Record] = {}
             try:
@@ -96,13 +128,14 @@ class StaticPeers:
             self.failures[address] = error
             if address in self.connected:
                 self.connected.discard(address)
-                pause, told = _FIRST_PAUSE, False
+                pause, told, since = _FIRST_PAUSE, False, time.monotonic()
             for record in known.values():
                 tell(Removed(record, f"the connection with {address} is lost: {error}"))
-            if not told and pause > _WORTH_TELLING:
+            self._answered()
+            if not told and time.monotonic() - since >= _WORTH_TELLING:
                 log.warning(
                     "%s: cannot see what %s serves, trying again: %s",
-                    self._runtime.address.name, address, error,
+                    self._runtime.address.name, _sendable(address), _reason(address, error),
                 )  # fmt: skip
                 told = True
             await asyncio.sleep(pause)
@@ -138,6 +171,7 @@ class StaticPeers:
                 tell(Added(record))
             self.connected.add(address)
             self.failures.pop(address, None)
+            self._answered()
         elif "added" in item:
             record = self._record(address, item["added"])
             if record is not None and len(known) < _MOST:
@@ -156,6 +190,12 @@ class StaticPeers:
         except BadRecord as error:
             log.warning("a record of %s is left out: %s", address, error)
             return None
+
+
+def _reason(address: str, error: CallHomeError) -> str:
+    """Why a node cannot be seen, without the names that only a router has for the way to it."""
+    text = str(error).removeprefix(f"{_target(address)}: ").removeprefix(f"{address}/{RESERVED}: ")
+    return text.replace(f"{address}/{RESERVED}", "it")[:_REASON]
 
 
 def _sendable(text: str) -> str:

@@ -131,7 +131,7 @@ async def test_bytes_for_a_worker_with_json_are_named(tmp_path: Path) -> None:
 
 async def test_bytes_over_the_limit_are_not_copied_first(tmp_path: Path) -> None:
     async with rig(tmp_path, max_message=1 << 20) as (here, worker):
-        with pytest.raises(TooLarge):
+        with pytest.raises(TooLarge, match=f"^{GO}: a request of 10"):
             await here.client.call(GO, {"b": bytes(1 << 20)})
         assert worker.calls == []
         await wait_until(lambda: not here.runtime.memory.statistics().slots)
@@ -140,11 +140,23 @@ async def test_bytes_over_the_limit_are_not_copied_first(tmp_path: Path) -> None
 async def test_conformance_32_a_request_over_the_limit(tmp_path: Path) -> None:
     async with rig(tmp_path, max_message=1 << 20) as (here, worker):
         async with begun(here, worker) as (items, _, half):
-            with pytest.raises(TooLarge, match="may be sent"):
+            text = f"^{GO}: a request of 10.* bytes; 1048576 may be sent .*: raise max_message"
+            with pytest.raises(TooLarge, match=text):
                 await here.client.call(GO, "x" * (1 << 20))
             half.end()
             assert [item async for item in items] == []
         assert len(worker.calls) == 1
+
+
+async def test_metadata_that_is_too_large_is_said_to_be(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_message=64 << 10) as (here, worker):
+        for size, text in (
+            (64 << 10, rf"^{GO}: a request with 65537 bytes of metadata; 65536 .*send less metad"),
+            (200 << 10, rf"^{GO}: a request's control message of .*: send less metadata$"),
+        ):
+            with pytest.raises(TooLarge, match=text):
+                await here.client.call(GO, 1, metadata={"k": "v" * size})
+        assert worker.calls == []
 
 
 @pytest.mark.parametrize(
