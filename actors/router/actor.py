@@ -104,7 +104,6 @@ class RouterActor(Actor):
         self._held = HeldStreams(self._plane, self._is_ready, self._choose, self._nobody)
         self._patient = time.monotonic() + (runtime.settings.connect_timeout or _PATIENCE)
         self._unread = self.discovery is not None
-        self._plane.listen(self.static_peers, self.directory)
         # Opens for endpoints are routed, all others are for this actor itself.
         self._own = self._serving.open
         runtime.on(Open, self._route)
@@ -124,6 +123,7 @@ class RouterActor(Actor):
             self._subscription = await self.discovery.subscribe(self._changed)
             self._unread = False
             self._held.wake()
+        self._plane.listen(self.static_peers, self.directory)
         self.peers.start(self.tasks)
 
     async def on_stop(self) -> None:

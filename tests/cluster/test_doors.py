@@ -73,7 +73,9 @@ async def test_a_door_that_is_taken_is_named() -> None:
 
 
 @pytest.mark.parametrize("place", ["process", "here"])
-async def test_a_router_that_nobody_could_call_does_not_start(place: Place) -> None:
+async def test_a_router_that_nobody_could_call_does_not_start(
+    place: Place, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     routers = [RouterSpec(place=place)]
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -92,6 +94,8 @@ async def test_a_router_that_nobody_could_call_does_not_start(place: Place) -> N
                 async with Cluster(spec):
                     pass
             assert f" did not start: {words}" in str(caught.value)
+    assert capfd.readouterr().err == ""
+    assert caplog.text == ""
 
 
 async def test_where_nobody_is_called_wrong_settings_of_calls_home_do_no_harm() -> None:
