@@ -86,6 +86,8 @@ class ForeignDispatch:
             self._plane.requests.send(
                 address, path, {"request-id": open.request_id}, parts, relay.answered
             )
+            if open.handles and not open.many:
+                relay.accept()  # the home must know who held them, whatever comes of the stream
         except BaseException:
             relay.forget_halves()
             self._plane.undo(relay)

@@ -15,7 +15,7 @@ from actors.messages import End, FeedCredit, Kill
 from actors.router.muxed import TAKES, MuxRelay
 from actors.router.relay import Plane
 from transport.callhome.link import Link
-from transport.callhome.mux import MuxConnection
+from transport.callhome.mux import CLOSED, MuxConnection
 from transport.callhome.reception import Expected
 from transport.errors import CallHomeError, ConnectionLost, RemoteProtocolError
 from transport.wire.control import Handshake
@@ -126,6 +126,9 @@ class Gateway:
         self._late.clear()
         self._told.clear()
         relays, self.relays = self.relays, {}
+        _, _, why = str(error).rpartition(" is lost: ")
+        if why == CLOSED:
+            why = "the other side closed it (has its ingress ended?)"
         for relay in relays.values():
             if relay.lane is not None:
                 relay.lane.close()
@@ -133,7 +136,7 @@ class Gateway:
             relay.finish(
                 ConnectionLost(
                     f"{relay.target}: the connection with {self.address} was lost after "
-                    f"{relay.items} items: {error}",
+                    f"{relay.items} items: {why}",
                     sent="maybe",  # so nobody sends it anew unless a second time does no harm
                 )
             )

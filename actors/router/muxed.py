@@ -29,7 +29,7 @@ from actors.messages import (
     Record,
     Stop,
 )
-from actors.router.relay import Relay, refusal
+from actors.router.relay import Relay, refusal, undelivered
 from transport.callhome.mux import MuxConnection
 from transport.errors import CallHomeError, read_error
 from transport.payload import Encoded
@@ -80,6 +80,7 @@ class MuxRelay(Relay):
             return
         if isinstance(reply, CallHomeError):
             if not self.seen:  # what has called home has the request, whatever became of the reply
+                reply = undelivered(self.target, self.worker.via, reply)
                 if reply.details.get("sent") == "no":
                     self.gateway.leave(self)
                     self.finish(reply)

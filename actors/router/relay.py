@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -29,6 +30,7 @@ from transport.errors import (
     ConnectionLost,
     LocalProtocolError,
     RemoteProtocolError,
+    TooLarge,
     shown,
     text_of,
     to_wire,
@@ -40,6 +42,10 @@ from transport.wire.message import Message
 _REFUSALS: tuple[tuple[str, type[CallHomeError]], ...] = (
     ("Server overloaded:", Overloaded),
     ("Server unavailable:", WorkerUnavailable),
+)
+#: How a node of ours, whose reply says no more, means a request over its limit.
+_TOO_LARGE = re.compile(
+    r"Server unavailable: a request of (\d+) bytes is over the limit of (\d+) bytes"
 )
 _MAX_REPLY = 500
 #: Seconds that stand for no limit.
@@ -54,10 +60,23 @@ def refusal(target: str, via: str, reply: bytes) -> CallHomeError:
     acknowledgement they would be an endless wait.
     """
     text = reply[:_MAX_REPLY].decode(errors="replace")
+    size = _TOO_LARGE.match(text)
+    if size is not None:
+        return TooLarge(
+            f"{target}: a request of {size[1]} bytes; {via} takes {size[2]} in one: raise "
+            "max_message (DYN_TCP_MAX_MESSAGE_SIZE) there, or send less",
+            size=size[1],
+            limit=size[2],
+        )
     for beginning, kind in _REFUSALS:
         if text.startswith(beginning):
             return kind(f"{target}: {via} said {text!r}; try later or elsewhere")
     return RemoteProtocolError(f"{target}: {via} answered a request with {text!r}")
+
+
+def undelivered(target: str, via: str, error: CallHomeError) -> CallHomeError:
+    """The error of a request that has not come to its worker, as its sender can use it."""
+    return type(error)(f"{target}: {via}: {error}", **error.details)
 
 
 class Relay:

@@ -13,7 +13,7 @@ from typing import Final
 
 from actors.errors import CallBackFailed, DeadlineExceeded
 from actors.messages import Accept, Credit, Feed, FeedCredit, FeedEnd, FeedItem, Items, Open, Record
-from actors.router.relay import Plane, Relay, refusal
+from actors.router.relay import Plane, Relay, refusal, undelivered
 from transport.callhome.framed import FramedLink
 from transport.callhome.reception import Expected
 from transport.errors import (
@@ -37,6 +37,7 @@ class SocketRelay(Relay):
     """One stream on sockets of its own."""
 
     __slots__ = (
+        "_accepted",
         "_batch",
         "_begun",
         "_codec",
@@ -66,6 +67,8 @@ class SocketRelay(Relay):
         self._credit_items = message.window_items
         self._credit_bytes = message.window_bytes
         self._paused = False
+        #: The home has its Accept.
+        self._accepted = False
         #: Items of this tick; they go home together.
         self._batch: list[bytes] = []
         #: The prologue has come.
@@ -87,7 +90,7 @@ class SocketRelay(Relay):
             return
         called = self._response is not None or self._request is not None
         if isinstance(reply, CallHomeError) and not called:
-            self.fail(reply)
+            self.fail(undelivered(self.target, self.worker.via, reply))
         elif isinstance(reply, bytes) and reply:
             self.fail(refusal(self.target, self.worker.via, reply))
         else:  # who has called home has the request, whatever became of the reply
@@ -111,7 +114,8 @@ class SocketRelay(Relay):
             return CallBackFailed(
                 f"{self.target}: {via} took the request and did not call back{what} to {where} in "
                 f"{settings.dial_in_timeout:g} s; see that this address can be reached from there "
-                "(call_home_host, call_home_advertise)"
+                "(call_home_host, call_home_advertise), or that it takes this kind of request: "
+                "call()/stream() or open()"
             )
         return DeadlineExceeded(
             f"{self.target}: {via} called back and did not begin within "
@@ -147,7 +151,7 @@ class SocketRelay(Relay):
         link.start(self._nothing_back, self._request_ended)
         if self._stopped:
             self._close_request(STOP)
-        self._accept()
+        self.accept()
         if not self.over:
             self._await_next()
 
@@ -160,7 +164,11 @@ class SocketRelay(Relay):
     def _drop_half(self, stream_type: str) -> None:
         self.halves = [each for each in self.halves if each.info["stream_type"] != stream_type]
 
-    def _accept(self) -> None:
+    def accept(self) -> None:
+        """Towards the home it is this router that serves the stream; told once."""
+        if self._accepted:
+            return
+        self._accepted = True
         feed = (_FEED_ITEMS, self.plane.runtime.settings.window_bytes) if self._many else (0, 0)
         peer = self.plane.runtime.address
         self.to_home(Accept(self.stream, peer, *feed, self._codec))
@@ -199,7 +207,7 @@ class SocketRelay(Relay):
                 )
             )
         elif not self._many:
-            self._accept()
+            self.accept()
 
     def _control(self, header: bytes, body: bytes) -> None:
         if body:

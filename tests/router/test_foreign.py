@@ -102,6 +102,22 @@ async def test_bytes_of_any_size_go_there_wherever_they_stand(tmp_path: Path, si
         await wait_until(lambda: not here.runtime.memory.statistics().slots)
 
 
+@pytest.mark.parametrize("how", ["kill", "stop", "overdue"])
+async def test_memory_of_a_request_comes_back_without_an_answer(tmp_path: Path, how: str) -> None:
+    async with rig(tmp_path, dial_in_timeout=5 * TICK) as (here, worker):
+        async with here.client.stream(GO, bytes(1 << 20)) as items:
+            first = asyncio.ensure_future(anext(items))
+            call = await worker.next()
+            if how == "kill":
+                items.kill()
+            elif how == "stop":
+                items.stop()
+            call.reply()
+            with pytest.raises((CallHomeError, StopAsyncIteration)):
+                await first
+        await wait_until(lambda: not here.runtime.memory.statistics().slots)
+
+
 async def test_what_is_no_bytes_is_refused_by_its_name_and_leaves_no_memory(tmp_path: Path) -> None:
     numpy = pytest.importorskip("numpy")
     large = bytes(64 << 10)
@@ -193,6 +209,7 @@ async def test_b124_accepted_and_never_called_back(tmp_path: Path) -> None:
             await task
         assert worker.address in str(caught.value)
         assert call.envelope.connection.text("address") in str(caught.value)
+        assert str(caught.value).endswith("of request: call()/stream() or open()")
         # Too late: nobody waits for it.
         half = await call.dial()
         assert await half.rest() == []
@@ -332,6 +349,16 @@ async def test_b137_a_lost_acknowledgement_is_no_reason_to_send_twice(tmp_path: 
             assert len(worker.calls) == count
 
 
+async def test_a_worker_with_a_smaller_limit_says_what_to_do(tmp_path: Path) -> None:
+    async with rig(tmp_path) as (here, worker):
+        task = asyncio.ensure_future(collected(here))
+        call = await worker.next()
+        call.reply(b"Server unavailable: a request of 9 bytes is over the limit of 8 bytes here")
+        words = f"^{GO}: a request of 9 bytes; {worker.via} takes 8 in one: raise max_message"
+        with pytest.raises(TooLarge, match=words):
+            await task
+
+
 async def test_b134_a_refused_connection_was_never_sent(tmp_path: Path) -> None:
     async with standin() as worker:
         via = worker.via
@@ -339,6 +366,8 @@ async def test_b134_a_refused_connection_was_never_sent(tmp_path: Path) -> None:
         with pytest.raises(ConnectionLost) as caught:
             await collected(here)
         assert caught.value.details["sent"] == "no"
+        assert str(caught.value).startswith(f"{GO}: {via}: ")
+        assert "ECONNREFUSED" in str(caught.value)
         await here.idle()
 
 

@@ -31,6 +31,8 @@ _LONG: Final = 16 << 10
 _TURN: Final = 1024
 #: A tick with no more messages than this is a quiet one.
 _FEW: Final = 4
+#: What the error of a connection says that the peer has ended in order.
+CLOSED: Final = "it has closed it"
 
 _PROBE: Final = Struct(">Q")
 
@@ -318,7 +320,7 @@ class MuxConnection:
         """The link's callback. Half a connection is of no use to streams that go both ways."""
         if error is None:
             peer = self.link.peer
-            error = ConnectionLost(f"connection with {peer} is lost: it has closed it", peer=peer)
+            error = ConnectionLost(f"connection with {peer} is lost: {CLOSED}", peer=peer)
         self._fail(error)
 
     def _fail(self, error: CallHomeError) -> None:
