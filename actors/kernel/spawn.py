@@ -279,13 +279,8 @@ class Child:
         if isinstance(inner, SpawnError):
             return inner  # a node whose child failed: tell the child's story, not the node's
         if isinstance(inner, SpecError) and self._launch.spec.get("role") in OWN_ROLES:
-            return SpawnError(
-                f"{self.title} (pid {self.pid}) did not start: {inner}",
-                actor=self.name,
-                stage=stage,
-                type=str(event["type"]),
-                code=inner.code,
-            )
+            text = f"{self.title} (pid {self.pid}) did not start: {inner}"
+            return SpawnError(text, actor=self.name, stage=stage, code=inner.code)
         details = {"stage": stage, "type": str(event["type"]), "traceback": str(event["traceback"])}
         if isinstance(inner, CallHomeError):
             details["code"] = inner.code

@@ -13,6 +13,7 @@ import pytest
 
 from tests.callhome.sockets import Heard, a_net, closed_by_peer, connect
 from tests.callhome.test_framed import Frames
+from tests.ports import free_address
 from tests.waiting import wait_until
 from transport.callhome.address import hostport, local_address_toward
 from transport.callhome.dialer import dial
@@ -158,6 +159,25 @@ async def test_one_listener_serves_all_that_are_reached_from_one_address() -> No
         addresses = {caller.expect().info["address"] for _ in range(20)}
         assert len(addresses) == 1
         assert len(caller.reception._listeners) == 1
+
+
+async def test_where_the_settings_say_where_it_listens_at_once() -> None:
+    port = int(free_address().rpartition(":")[2])
+    with a_net() as net:
+        with a_caller(net, port=port) as caller:
+            caller.reception.open([TOWARD, "nobody.invalid:7"], False)
+            connect(f"127.0.0.1:{port}").close()
+            assert caller.expect().info["address"] == f"127.0.0.1:{port}"
+            other = Reception(net, port=port)
+            with pytest.raises(SpecError, match=f"^call_home_port: 127.0.0.1:{port} cannot be b"):
+                other.open([TOWARD], False)
+            other.close()
+        with a_caller(net) as caller:  # nothing is fixed: nobody need be able to come yet
+            caller.reception.open([TOWARD], True)
+            assert net.links == set()
+        wrong = Reception(net, host="192.0.2.7")
+        with pytest.raises(SpecError, match=r"^call_home_host: 192\.0\.2\.7 cannot"):
+            wrong.open([], True)
 
 
 async def test_b125_what_is_told_can_always_be_dialled() -> None:
