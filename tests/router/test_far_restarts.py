@@ -1,0 +1,83 @@
+"""What callers see while a piece of the road to another node is started again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from actors import Client, Cluster, EngineSpec, NodeSpec
+from actors.errors import CallHomeError, NoWorkers
+from tests.e2e.watching import inspect, kill
+from tests.ports import free_address
+from tests.waiting import wait_until
+
+GO = "t.brisk.go"
+ENGINE = EngineSpec(GO, "tests.e2e.cancel_engines:Brisk")
+
+
+@asynccontextmanager
+async def nodes(directory: str) -> AsyncIterator[tuple[Cluster, Client]]:
+    """A client on node ``a`` of the engines on ``b`` and ``c``."""
+    doors = free_address(), free_address()
+    specs = [
+        NodeSpec("a", peers=doors, directory=directory),
+        *(
+            NodeSpec(name, engines=[ENGINE], listen=door, directory=directory)
+            for name, door in zip("bc", doors, strict=True)
+        ),
+    ]
+    async with Cluster(specs) as cluster, cluster.client() as client:
+
+        async def both() -> bool:
+            return len([each for each in await workers(client) if each]) == 2
+
+        await wait_until(both, what="both engines are known")
+        yield cluster, client
+
+
+async def workers(client: Client) -> list[str]:
+    found = await inspect(client, "router")
+    return [each["worker"] for each in found["workers"]]
+
+
+async def failures(client: Client, seconds: float) -> list[tuple[float, CallHomeError]]:
+    """What comes of calls, one after the other, for so long: when each failed, and how."""
+    found: list[tuple[float, CallHomeError]] = []
+    begun = time.monotonic()
+    while (now := time.monotonic() - begun) < seconds:
+        try:
+            await client.call(GO, {"items": 1}, timeout=10.0)
+        except CallHomeError as error:
+            found.append((now, error))
+        await asyncio.sleep(0)
+    return found
+
+
+def pid(cluster: Cluster, node: int, name: str) -> int:
+    return next(child.pid for child in cluster.nodes[node].children if child.name == name)
+
+
+@pytest.mark.parametrize("directory", [False, True])
+async def test_an_ingress_that_starts_again_costs_a_few_calls_at_once(
+    tmp_path: Path, directory: bool
+) -> None:
+    async with nodes(str(tmp_path / "records") if directory else "") as (cluster, client):
+        kill(pid(cluster, 1, "ingress"))
+        failed = await failures(client, 2.5)
+        assert len(failed) < 20
+        assert [each for each in failed if each[0] > 0.5] == []
+
+
+async def test_a_router_that_starts_again_does_not_say_that_nothing_is_served(
+    tmp_path: Path,
+) -> None:
+    async with nodes("") as (cluster, client):
+        kill(pid(cluster, 0, "router"))
+        failed = await failures(client, 2.5)
+        assert [error for _, error in failed if "is unknown here" in str(error)] == []
+        assert not any(isinstance(error, NoWorkers) for when, error in failed if when > 1.0)
