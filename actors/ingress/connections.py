@@ -132,10 +132,11 @@ class HomeConnection:
             mux.close(str(error))
         relays, self.relays = list(self.relays.values()), {}
         count = sum(isinstance(relay, Stream) for relay in relays)
-        if count:  # who leaves without a stream is nobody's trouble
-            what = "lost the connection to" if mux else "cannot call home at"
-            text = f"{what} {self.address}, {count} streams end: {error}"
-            self._connections.streams.complain("ingress.lost", text)
+        told = f"{self.address}, {count} streams end: {error}"
+        if mux is None:  # whoever asked for it: somebody has told an address that is none
+            self._connections.streams.complain("ingress.unreached", f"cannot call home at {told}")
+        elif count:  # who leaves without a stream is nobody's trouble
+            self._connections.streams.complain("ingress.lost", f"lost the connection to {told}")
         for relay in relays:
             if mux is None:
                 self._connections.streams.count("response_stream")

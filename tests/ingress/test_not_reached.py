@@ -11,6 +11,7 @@ import pytest
 
 import actors.ingress.connections as connections
 import actors.ingress.foreign as foreign
+from actors.discovery.record import RESERVED
 from actors.ingress.relay import RelayedStream
 from actors.messages import Accept, Kill
 from tests.ingress.engines import Chat, Held, echo
@@ -149,4 +150,15 @@ async def test_a_stream_that_fails_as_it_gets_its_place_costs_no_other(
         if ends:
             assert (await home.ended(second)).error is not None
         home.send(Kill(home.incarnation, third, "enough"))
+        await at.idle()
+
+
+async def test_who_only_asks_for_records_and_cannot_be_called_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with both(tmp_path) as (at, home):
+        await home.ask(RESERVED, {}, info={"address": "127.0.0.1:1", "subject": "wrong"})
+        await wait_until(lambda: "cannot call home at 127.0.0.1:1, 0 streams end" in caplog.text)
+        assert "ECONNREFUSED" in caplog.text
         await at.idle()
