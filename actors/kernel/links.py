@@ -269,7 +269,9 @@ class Links:
 
     def _wake(self) -> None:
         """A view is gone, in whatever thread: send the releases from the loop."""
-        if not self._loop.is_closed():
+        if asyncio._get_running_loop() is self._loop:
+            self._loop.call_soon(self.send_releases)  # spares the loop a wake-up by itself
+        elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.send_releases)
 
     def send_releases(self) -> None:

@@ -157,9 +157,18 @@ async def test_thousands_of_bodies_are_bounded_and_control_passes() -> None:
         await wait_until(lambda: len(a.left) == 3 * MOST_BODIES)
 
 
+async def test_streams_take_turns_and_bodies_of_one_stream_leave_in_order() -> None:
+    """Its reader can use the first while the second comes, and its credit with it."""
+    with ends() as (a, b):
+        first, second = a.body(1, bytes(16 * MIB)), a.body(1, bytes(16 * MIB))
+        other = a.body(2, bytes(8 * MIB))
+        await wait_until(lambda: len(b.done) == 3)
+        assert b.done == [(other, True), (first, True), (second, True)]
+
+
 async def test_body_numbers_in_use_are_refused() -> None:
     with ends() as (a, _):
-        number = a.body(1, bytes(MIB))
+        number = a.body(1, bytes(8 * MIB))
         for wrong in (number, 0, 1 << 24):
             with pytest.raises(LocalProtocolError, match="body"):
                 a.connection.send_body(items(1), wrong, [memoryview(b"x")], lambda: None)

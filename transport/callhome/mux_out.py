@@ -1,8 +1,9 @@
 """What goes out over the connection that two nodes share: messages first, then bodies in chunks.
 
-Messages of one loop tick leave as one batch. Bodies follow chunk by chunk, each in its turn, and
-only while little waits to be sent, so that what is said later passes between the chunks of a large
-body instead of behind it.
+Messages of one loop tick leave as one batch. Bodies follow chunk by chunk, and only while little
+waits to be sent, so that what is said later passes between the chunks of a large body instead of
+behind it. Streams take turns, the bodies of one stream leave one after the other: its reader can
+use the first while the second is on its way.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ log = logging.getLogger("callhome.net")
 #: Bodies that may be announced and not complete; what comes behind them waits, but for control.
 MOST_BODIES = 1024
 #: Bytes that may wait in the link before batches and chunks wait here instead.
-_ENOUGH = 512 << 10
+_ENOUGH = 1 << 20
 #: A batch is closed at so many bytes, or bodies announced in it.
 _GROUP_BYTES = 256 << 10
 _GROUP_BODIES = 32
@@ -52,10 +53,11 @@ class _Group:
 class _Body:
     """A body on its way out. ``done`` None: aborted, which the peer still has to hear."""
 
-    __slots__ = ("done", "number", "pieces")
+    __slots__ = ("done", "number", "pieces", "stream")
 
-    def __init__(self, number: int, pieces: Pieces, done: Callable[[], None]) -> None:
+    def __init__(self, number: int, stream: int, pieces: Pieces, done: Callable[[], None]) -> None:
         self.number = number
+        self.stream = stream
         self.pieces = pieces
         self.done: Callable[[], None] | None = done
 
@@ -81,8 +83,11 @@ class Outflow:
         self._overfull = overfull
         self._control: list[Message] = []
         self._groups: deque[_Group] = deque()
-        #: Bodies whose announcement has left, in turn, and all that are not complete, by number.
-        self._turn: deque[_Body] = deque()
+        #: Bodies whose announcement has left, by stream, and the streams in turn.
+        self._due: dict[int, deque[_Body]] = {}
+        self._turn: deque[deque[_Body]] = deque()
+        self._announced = 0
+        #: All that are not complete, by number.
         self._bodies: dict[int, _Body] = {}
         #: Bodies whose last chunk the link has, and how much will have been sent when it is gone.
         self._leaving: deque[tuple[int, _Body]] = deque()
@@ -124,7 +129,8 @@ class Outflow:
         """
         if number in self._bodies or not 0 < number <= MAX_NUMBER:
             raise LocalProtocolError(f"body {number} is on its way already, or its number is none")
-        body = self._bodies[number] = _Body(number, pieces, done)
+        stream = getattr(message, "stream", -number)
+        body = self._bodies[number] = _Body(number, stream, pieces, done)
         group = self._group()
         group.messages.append(message)
         group.bodies.append(body)
@@ -156,10 +162,8 @@ class Outflow:
             self._batch(messages)
         if link.backlog < _ENOUGH:
             self._send_groups()
-            chunk = bool(self._turn)
-            while chunk:
-                self._send_chunk()
-                chunk = bool(self._turn) and link.backlog < _ENOUGH
+            if self._turn:
+                self._send_chunks(max(_ENOUGH - link.backlog, 1))
         else:
             self._see_bounds()
         link.flush()
@@ -182,6 +186,7 @@ class Outflow:
         self._control.clear()
         self._groups.clear()
         self._turn.clear()
+        self._due.clear()
         over = [*self._bodies.values(), *(body for _, body in self._leaving)]
         self._bodies.clear()
         self._leaving.clear()
@@ -232,9 +237,10 @@ class Outflow:
         while groups and link.backlog < _ENOUGH:
             group = groups[0]
             if group.bodies:
-                if len(self._turn) + len(group.bodies) > MOST_BODIES:
+                if self._announced + len(group.bodies) > MOST_BODIES:
                     return
-                self._turn.extend(group.bodies)
+                for body in group.bodies:
+                    self._announce(body)
             groups.popleft()
             if groups:  # it was not the last
                 self._waiting_messages -= len(group.messages)
@@ -267,23 +273,44 @@ class Outflow:
             name = type(messages[0]).__name__
             log.error("a %s of %d bytes fits into no batch and is dropped", name, size)
 
-    def _send_chunk(self) -> None:
-        """One chunk of the body whose turn it is."""
-        body = self._turn.popleft()
-        pieces = body.pieces
-        if body.done is None:
+    def _announce(self, body: _Body) -> None:
+        """The body's announcement leaves: its bytes may follow, behind those of its stream."""
+        self._announced += 1
+        due = self._due.get(body.stream)
+        if due is None:
+            due = self._due[body.stream] = deque()
+            self._turn.append(due)
+        due.append(body)
+
+    def _send_chunks(self, room: int) -> None:
+        """A chunk of each stream in its turn, until the link has enough."""
+        turn = self._turn
+        parts: list[bytes | memoryview] = []
+        while turn and room > 0:
+            due = turn.popleft()
+            body = due[0]
+            pieces = body.pieces
+            if body.done is None:
+                parts.append(pack_mux(ABORT, 0, body.number))
+            else:
+                size = min(CHUNK, pieces.left)
+                parts.append(pack_mux(BODY, size, body.number))
+                parts += pieces.take(size)
+                room -= size
+                self._waiting_bytes -= size
+                self._body_bytes -= size
+                if pieces.left:
+                    turn.append(due)
+                    continue
+                self._leaving.append((self._written + sum(map(len, parts)), body))
             del self._bodies[body.number]
-            self.write(pack_mux(ABORT, 0, body.number))
-            return
-        size = min(CHUNK, pieces.left)
-        self._waiting_bytes -= size
-        self._body_bytes -= size
-        self.write(pack_mux(BODY, size, body.number), *pieces.take(size))
-        if pieces.left:
-            self._turn.append(body)
-        else:
-            del self._bodies[body.number]
-            self._leaving.append((self._written, body))
+            self._announced -= 1
+            due.popleft()
+            if due:
+                turn.append(due)
+            else:
+                del self._due[body.stream]
+        self.write(*parts)
 
     def _see_leaving(self) -> None:
         if self._leaving:
