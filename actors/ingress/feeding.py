@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.messages import Feed, FeedEnd
+from actors.messages import Feed, FeedEnd, Stop
 from transport.callhome.framed import FramedLink
 from transport.errors import CallHomeError, RemoteProtocolError
 from transport.wire.control import read_control
@@ -69,7 +69,12 @@ class Feeding:
         if word == "sentinel":
             self._end()
         elif word == "stop":
-            stream.stop_asked("its requester stopped its input")
+            reason = "its requester stopped its input"
+            stream.stop_asked(reason)
+            # Once more ahead of the end of the input, which travels on the data lane: a handler
+            # that sees the one knows of the other.
+            home = stream.streams.runtime.address.incarnation
+            stream.tell(Stop(home, stream.number, reason))
             self._end()
         elif word == "kill":
             stream.abandon("its requester killed its input")
