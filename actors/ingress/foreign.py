@@ -216,6 +216,8 @@ class ForeignStream(Stream):
     def end(self, m: End) -> None:
         if m.last:
             self.items(Items(m.stream, m.total - len(m.last), m.last))
+            if self.over:
+                return  # they were not the items that were due, which has been told
         self.leave()
         error = None if m.error is None else read_error(m.error)
         if error is None and m.total != self.seq:

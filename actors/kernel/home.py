@@ -238,10 +238,12 @@ class Home:
             raise RemoteProtocolError(
                 f"end of stream {m.stream} from somebody who does not serve it"
             )
-        if m.last:
-            self._take(sender, m.stream, m.total - len(m.last), m.last)
         if m.report is not None:
             self._reports.setdefault(stream.via.incarnation, {})[sender] = m.report
+        if m.last:
+            self._take(sender, m.stream, m.total - len(m.last), m.last)
+            if not stream.state.response_open:
+                return  # they were not the items that were due, and the stream has failed
         if error is not None:
             self._finish(stream, machine.FAIL, error)
         elif m.total != stream.seq:

@@ -59,6 +59,9 @@ def wrong_ends(number: int, me: Address) -> list[tuple[list[Message], type[CallH
         ([End(number, 0, [1, 2, 3])], RemoteProtocolError),
         ([End(number, 0, ["engine", "words", {1: [2]}])], EngineError),
         ([End(number, 0, [])], RemoteProtocolError),
+        ([accept, End(number, 5, None, None, [NIL])], RemoteProtocolError),  # four are missing
+        ([accept, End(number, 0, None, None, [NIL])], RemoteProtocolError),
+        ([accept, End(number, 5000, None, None, [NIL] * 5000)], RemoteProtocolError),
         ([accept, Items(number, 5, [NIL])], RemoteProtocolError),  # not the next one
         ([accept, Items(number, 0, [NIL] * 5000)], RemoteProtocolError),  # beyond its credit
         ([accept, Items(number, 0, [b"\xc1"])], CallHomeError),
