@@ -32,11 +32,8 @@ from transport.errors import (
     shown,
 )
 from transport.wire.framing import load_checksum
-from transport.wire.request import RequestFrame
+from transport.wire.request import OVERLOADED, UNAVAILABLE, RequestFrame
 
-#: How the replies to refused requests begin; requesters tell them apart by these words.
-OVERLOADED: Final = "Server overloaded: "
-UNAVAILABLE: Final = "Server unavailable: "
 _STOPS: Final = "this node takes no more requests, it stops"
 
 
@@ -195,7 +192,7 @@ class IngressActor(Actor):
         """The request does not come to be, and its requester is told why."""
         self.counters.refused += 1
         words = OVERLOADED if isinstance(error, Overloaded) else UNAVAILABLE
-        reply(f"{words}{error}".encode(errors="replace"))
+        reply(f"{words} {error}".encode(errors="replace"))
 
     def _opened(self, connection: HomeConnection, m: Open) -> None:
         """A node that is connected opens a stream: it needs no envelope, and its reply is the

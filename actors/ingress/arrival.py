@@ -17,7 +17,7 @@ from actors.config import Settings
 from actors.messages import Open
 from transport.errors import RemoteProtocolError
 from transport.wire.codec import CODECS
-from transport.wire.envelope import MUX, TCP, Envelope, Info, read_envelope
+from transport.wire.envelope import MUX, TCP, Envelope, Info, maps_text, read_envelope
 from transport.wire.framing import read_frame
 from transport.wire.request import RequestFrame
 
@@ -31,7 +31,6 @@ SENT: Final = "x-frontend-send-ts-ns"
 
 _ROADS: Final = frozenset({TCP, MUX})
 _LONGEST: Final = 1024
-_TEXTS: Final = frozenset({str})
 _LARGEST: Final = 1 << 53
 
 
@@ -179,7 +178,7 @@ def read_open(m: Open, settings: Settings) -> Arrival:
             raise RemoteProtocolError("an Open whose remaining time is no number of seconds")
         arrival.deadline = time.monotonic() + m.remaining
     if m.metadata:
-        if not _TEXTS.issuperset(map(type, (*m.metadata, *m.metadata.values()))):
+        if not maps_text(m.metadata):
             raise RemoteProtocolError("an Open whose metadata does not map text to text")
         arrival.read_metadata(m.metadata, native=False)
     return arrival

@@ -19,7 +19,7 @@ from transport.bus.address import Address
 from transport.callhome.framed import FramedLink
 from transport.errors import RemoteProtocolError, TooLarge
 from transport.payload import transcode_request
-from transport.wire.envelope import TCP, Envelope, Info, pack_envelope
+from transport.wire.envelope import TCP, Envelope, Info, maps_text, pack_envelope
 from transport.wire.framing import pack_head
 from transport.wire.plain import base_of, plain_of
 
@@ -61,7 +61,7 @@ class ForeignDispatch:
         self._send(open, worker, b"")
 
     def _send(self, open: Open, worker: Record, payload: bytes) -> None:
-        if not all(type(each) is str for each in (*open.metadata, *open.metadata.values())):
+        if not maps_text(open.metadata):
             raise RemoteProtocolError(f"{open.target}: metadata maps text to text")
         address, _, path = worker.via.partition("/")
         relay = SocketRelay(self._plane, open, worker)

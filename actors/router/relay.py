@@ -37,16 +37,15 @@ from transport.errors import (
 )
 from transport.wire.framing import LIMIT, load_checksum
 from transport.wire.message import Message
+from transport.wire.request import OVERLOADED, UNAVAILABLE
 
 #: How a worker's node begins the reply to a request that it does not take.
 _REFUSALS: tuple[tuple[str, type[CallHomeError]], ...] = (
-    ("Server overloaded:", Overloaded),
-    ("Server unavailable:", WorkerUnavailable),
+    (OVERLOADED, Overloaded),
+    (UNAVAILABLE, WorkerUnavailable),
 )
 #: How a node of ours, whose reply says no more, means a request over its limit.
-_TOO_LARGE = re.compile(
-    r"Server unavailable: a request of (\d+) bytes is over the limit of (\d+) bytes"
-)
+_TOO_LARGE = re.compile(UNAVAILABLE + r" a request of (\d+) bytes is over the limit of (\d+) bytes")
 _MAX_REPLY = 500
 #: Seconds that stand for no limit.
 _NO_LIMIT = 31_536_000.0

@@ -22,13 +22,12 @@ from actors.router.relay import TOMBSTONE, Plane
 from transport.bus.address import Address
 from transport.callhome.mux import MuxConnection
 from transport.errors import ConnectionLost, RemoteProtocolError
-from transport.wire.envelope import MUX, Envelope, Info, pack_envelope
+from transport.wire.envelope import MUX, Envelope, Info, maps_text, pack_envelope
 from transport.wire.framing import pack_head
 
 #: A request of up to this many bytes travels in its envelope; a larger one, and one with arrays,
 #: over the connection on which its answers come.
 _IN_ENVELOPE: Final = 1 << 20
-_TEXTS: Final = frozenset({str})
 #: Stands in the envelope for a request that comes over the connection.
 _NIL: Final = b"\xc0"
 #: Said of it in the metadata; what it is says the message before it.
@@ -177,7 +176,7 @@ class RemoteDispatch:
             "stream": number,
         }
         metadata = dict(open.metadata)
-        if not _TEXTS.issuperset(map(type, (*metadata, *metadata.values()))):
+        if not maps_text(metadata):
             raise RemoteProtocolError(f"{open.target}: metadata maps text to text")
         if open.remaining is not None:
             metadata["x-callhome-remaining"] = f"{open.remaining:.3f}"

@@ -16,7 +16,7 @@ from transport.callhome.listener import Listener
 from transport.callhome.net import Net
 from transport.errors import CallHomeError, LocalProtocolError, RemoteProtocolError
 from transport.wire.framing import LIMIT
-from transport.wire.request import RequestFrame, RequestReader, pack_reply
+from transport.wire.request import UNAVAILABLE, RequestFrame, RequestReader, pack_reply
 
 Handle = Callable[[RequestFrame, "Reply"], None]
 
@@ -24,7 +24,7 @@ Handle = Callable[[RequestFrame, "Reply"], None]
 _BACKLOG: Final = 1 << 20
 #: Seconds that replies may still take on a connection that is to be closed behind them.
 _LAST_REPLIES: Final = 5.0
-_FAILED: Final = b"Server unavailable: the request failed where it was to be queued"
+_FAILED: Final = f"{UNAVAILABLE} the request failed where it was to be queued".encode()
 
 
 class Reply:
@@ -143,8 +143,8 @@ class _Caller:
         reply = Reply(self)
         # Dynamo's client takes every reply but two for "accepted", and would wait for ever. Its own
         # workers have it wait; who has merely sent too much is told in words that it knows.
-        words = "Server unavailable" if "limit" in error.details else "Read error"
-        reply.data = f"{words}: {error}".encode()[:1000]
+        words = UNAVAILABLE if "limit" in error.details else "Read error:"
+        reply.data = f"{words} {error}".encode()[:1000]
         self.slots.append(reply)
         self._close_behind()
 

@@ -25,6 +25,7 @@ _REQUESTS: Final = frozenset({"single_in", "many_in"})
 _RESPONSES: Final = frozenset({"single_out", "many_out"})
 _quoted: Final = json.encoder.encode_basestring_ascii
 _encode: Final = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
+_TEXT: Final = frozenset({str})
 
 
 class Info(NamedTuple):
@@ -195,6 +196,11 @@ def _read_info(fields: dict[str, Any], field: str) -> Info | None:
         _text(outer.get("transport"), f"{field}.transport"),
         _object(_json(inner, f"{field}.info"), f"{field}.info"),
     )
+
+
+def maps_text(metadata: Mapping[Any, Any]) -> bool:
+    """Whether metadata maps text to text; a look at each type, for what comes over the bus."""
+    return _TEXT.issuperset(map(type, (*metadata, *metadata.values())))
 
 
 def _metadata(value: object) -> dict[str, str]:

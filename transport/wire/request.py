@@ -20,6 +20,9 @@ MAX_HEADERS: Final = 65_535
 """Bytes of the headers as JSON."""
 MAX_REPLY: Final = 65_536
 """Bytes of the longest reply that a requester takes."""
+OVERLOADED: Final = "Server overloaded:"
+UNAVAILABLE: Final = "Server unavailable:"
+"""How the two replies begin that Dynamo's requesters do not take for an acknowledgement."""
 
 _LENGTH: Final = Struct(">H")
 _LONG: Final = Struct(">I")
