@@ -5,9 +5,6 @@ of their addresses.
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,37 +14,19 @@ import pytest
 
 from actors import Cluster, NodeSpec, Settings
 from actors.errors import CallBackFailed
-from tests.e2e.test_two_nodes import SLOW, Cable, cable
+from tests.e2e.test_two_nodes import SLOW, Cable, cable, far_node
 from tests.e2e.watching import Trace, inspect, wait_idle
-from tests.waiting import TICK, wait_until, wait_until_sync
+from tests.waiting import TICK, wait_until
 
 __all__ = ["cable"]  # the fixture
 
 
 @contextmanager
-def far(cable: Cable, folder: Path, trace: Trace, listen: str) -> Iterator[Path]:
+def far(cable: Cable, folder: Path, trace: Trace, host: str) -> Iterator[Path]:
     """A node at the other end; the folder in which it publishes its records."""
-    spec, log, records = folder / "far.toml", folder / "log", folder / "records"
-    spec.write_text(
-        f'name = "b"\ndirectory = "{records}"\n[[engines]]\nendpoint = "{SLOW}"\n'
-        f'engine = "tests.e2e.cancel_engines:Slow"\nargs = {{ trace = "{trace.path}" }}\n'
-    )
-    command = ["ip", "netns", "exec", cable.space, sys.executable, "-m", "actors", "up", str(spec)]
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [*command, "--cluster", "far", "--listen", listen],
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-        )
-    try:
-        wait_until_sync(lambda: "try, from another shell" in log.read_text(), 200 * TICK)
+    records = folder / "records"
+    with far_node(cable, folder, trace, host, f'directory = "{records}"\n'):
         yield records
-        process.send_signal(signal.SIGINT)
-        assert process.wait(200 * TICK) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 def told(records: Path) -> list[str]:
@@ -63,7 +42,7 @@ async def test_b125_the_default_works_between_two_networks(
     """Neither node has been told an address at which it is to be called home."""
     trace = Trace(tmp_path)
     host = cable.there if listen == "the address" else listen
-    with far(cable, tmp_path, trace, f"{host}:7400") as records:
+    with far(cable, tmp_path, trace, host) as records:
         near = NodeSpec(name="a", directory=str(records))
         async with Cluster(near) as cluster, cluster.client() as client:
             await wait_until(lambda: told(records), 100 * TICK, "records are published")
@@ -83,7 +62,7 @@ async def test_b125_a_home_that_cannot_be_reached_is_named_in_time(
 ) -> None:
     trace = Trace(tmp_path)
     settings = Settings.load(call_home_advertise="203.0.113.5", dial_in_timeout=2.0)
-    with far(cable, tmp_path, trace, f"{cable.there}:7400") as records:
+    with far(cable, tmp_path, trace, cable.there) as records:
         near = NodeSpec(name="a", directory=str(records), settings=settings)
         async with Cluster(near) as cluster, cluster.client() as client:
 

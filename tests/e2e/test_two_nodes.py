@@ -171,14 +171,18 @@ def cable() -> Iterator[Cable]:
 
 
 @contextmanager
-def far_node(cable: Cable, folder: Path, trace: Trace) -> Iterator[str]:
-    """A node at the other end of the cable; the address at which it listens."""
+def far_node(
+    cable: Cable, folder: Path, trace: Trace, host: str = "", settled: str = ""
+) -> Iterator[str]:
+    """A node at the other end of the cable; the address at which it listens. ``settled`` are
+    further lines of its spec.
+    """
     spec, log = folder / "far.toml", folder / "log"
     spec.write_text(
-        f'name = "b"\n[[engines]]\nendpoint = "{SLOW}"\n'
+        f'name = "b"\n{settled}[[engines]]\nendpoint = "{SLOW}"\n'
         f'engine = "tests.e2e.cancel_engines:Slow"\nargs = {{ trace = "{trace.path}" }}\n'
     )
-    listen = f"{cable.there}:7400"
+    listen = f"{host or cable.there}:7400"
     command = ["ip", "netns", "exec", cable.space, sys.executable, "-m", "actors", "up", str(spec)]
     with log.open("w") as file:
         process = subprocess.Popen(

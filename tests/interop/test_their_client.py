@@ -13,7 +13,7 @@ import pytest
 from actors import Client, EngineSpec, NodeSpec, Settings
 from tests.e2e.standing import Standing, inspect, standing, wait_idle
 from tests.interop.engines import HERE
-from tests.interop.wheel import Fields, Program, needs_wheel, program
+from tests.interop.wheel import VALUES, Fields, Program, needs_wheel, program
 from tests.waiting import TICK, wait_until
 
 pytestmark = [needs_wheel, pytest.mark.timeout(120)]
@@ -64,22 +64,6 @@ async def ended(client: Client, of: str) -> Fields:
 
     await wait_until(over, 100 * TICK, f"the handler of {of} has ended")
     return found
-
-
-VALUES = [
-    None,
-    True,
-    0,
-    -(1 << 63),
-    (1 << 64) - 1,
-    1.5,
-    "",
-    "täxt ☃ \x00",
-    [],
-    {},
-    {"a": [1, {"b": None}], "": "empty"},
-    list(range(1000)),
-]
 
 
 async def test_values_come_back(ours: Pair) -> None:

@@ -25,7 +25,7 @@ from actors.errors import (
     WorkerUnavailable,
 )
 from tests.e2e.standing import Standing, inspect, standing
-from tests.interop.wheel import Program, needs_wheel, program
+from tests.interop.wheel import VALUES, Program, needs_wheel, program
 from tests.waiting import TICK, wait_until
 
 pytestmark = [needs_wheel, pytest.mark.timeout(120)]
@@ -82,22 +82,6 @@ async def read_into(got: list[int], client: Client, request: Any) -> None:
 async def collect(client: Client, request: Any, timeout: float = 30.0, **options: Any) -> list[Any]:
     async with client.stream(GENERATE, request, timeout=timeout, **options) as items:
         return [item async for item in items]
-
-
-VALUES = [
-    None,
-    True,
-    0,
-    -(1 << 63),
-    (1 << 64) - 1,
-    1.5,
-    "",
-    "täxt ☃ \x00",
-    [],
-    {},
-    {"a": [1, {"b": None}], "": "empty"},
-    list(range(1000)),
-]
 
 
 async def test_values_come_back(theirs: tuple[Standing, Program]) -> None:

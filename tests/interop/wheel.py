@@ -150,3 +150,20 @@ def program(name: str, folder: str, codec: str = "msgpack", *arguments: str) -> 
         yield running
     finally:
         running.close()
+
+
+#: Values that both makes read and write alike, whoever sends them.
+VALUES = [
+    None,
+    True,
+    0,
+    -(1 << 63),
+    (1 << 64) - 1,
+    1.5,
+    "",
+    "täxt ☃ \x00",
+    [],
+    {},
+    {"a": [1, {"b": None}], "": "empty"},
+    list(range(1000)),
+]
