@@ -101,6 +101,16 @@ def seconds(value: Any, key: str) -> float:
     return float(number)
 
 
+def seconds_or_0(value: Any, key: str) -> float:
+    """Seconds up to a year; 0 switches something off."""
+    if value in (0, "0") and not isinstance(value, bool):
+        return 0.0
+    try:
+        return seconds(value, key)
+    except SpecError:
+        raise wrong(key, value, "seconds, 0 for never") from None
+
+
 def limit(value: Any, key: str) -> float | None:
     """Seconds above zero; None, or the word ``none`` where there is no None, means no limit."""
     if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
@@ -249,6 +259,16 @@ class Settings:
     ingress_pool: int = _setting(10_000, whole(1, 1 << 20))
     ingress_queue: int = _setting(40_000, whole(0, 1 << 20))
     ingress_queue_bytes: int = _setting(256 * MIB, size(64 * KIB, 64 * GIB))
+    #: Times that a request which no worker has begun is tried elsewhere; times that a stream which
+    #: broke is continued elsewhere, and bytes of its items that are kept for that.
+    retry_limit: int = _setting(3, whole(0, 1000))
+    migration_limit: int = _setting(0, whole(0, 1000))
+    migration_bytes: int = _setting(64 * MIB, size(64 * KIB, 64 * GIB))
+    #: Seconds that a worker gets no streams after a fault, doubled each time up to the longest (0:
+    #: never), and after it has refused one for want of room.
+    quarantine: float = _setting(5.0, seconds_or_0)
+    quarantine_longest: float = _setting(60.0, seconds)
+    overload_lease: float = _setting(1.0, seconds)
     #: Where workers on other nodes call home: by default the address from which they are reached.
     call_home_host: str = _setting("", host)
     call_home_port: int = _setting(0, whole(0, 65_535))

@@ -28,6 +28,7 @@ SETTINGS: Final = {
     "DYN_TCP_WORK_QUEUE_SIZE": "ingress_queue",
     "DYN_TCP_RESPONSE_STREAM_HOST": "call_home_host",
     "DYN_TCP_RESPONSE_STREAM_PORT": "call_home_port",
+    "DYN_RUNTIME_INHIBITED_DURATION_SECS": "quarantine",
 }
 _CODEC: Final = "DYN_REQUEST_PLANE_CODEC"
 _CODECS: Final = ("msgpack", "json")
@@ -88,6 +89,22 @@ def listen_of(environ: Mapping[str, str]) -> str:
     host = environ.get("DYN_TCP_RPC_HOST") or "127.0.0.1"
     port = environ.get("DYN_TCP_RPC_PORT") or "0"
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def device_ratio_of(environ: Mapping[str, str]) -> float:
+    """What one accelerator is worth in CPU workers: ``DYN_ENCODER_CUDA_TO_CPU_RATIO``, else 8.
+
+    Raises SpecError for what is no number above zero.
+    """
+    variable = "DYN_ENCODER_CUDA_TO_CPU_RATIO"
+    text = environ.get(variable) or "8"
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if not 0 < ratio <= 1e9:
+        raise SpecError(f"{variable}: {text[:80]!r} is no number above 0; unset it for 8")
+    return ratio
 
 
 def directory_of(environ: Mapping[str, str]) -> str:

@@ -2,7 +2,8 @@
 
 CallHomeError
 ├── NoWorkers           nobody serves this endpoint (unknown name, or none is alive)
-├── Overloaded          every place and every queue place is taken; try later or elsewhere
+├── Overloaded          every place and every queue place of a worker is taken; try elsewhere
+│   └── AllBusy         every worker of the endpoint is busy; try later
 ├── WorkerLost          the worker died before it had accepted the stream
 ├── WorkerUnavailable   the worker is there and takes no requests now: unknown path, or it stops
 ├── Unsupported         the peer or the mode cannot do what was asked
@@ -38,6 +39,7 @@ from transport.errors import (
 
 __all__ = [
     "ActorDead",
+    "AllBusy",
     "AttachFailed",
     "CallBackFailed",
     "CallHomeError",
@@ -80,6 +82,16 @@ class Overloaded(CallHomeError):
 
     code = "overloaded"
     retry = True
+
+
+class AllBusy(Overloaded):
+    """Workers are there and every one of them is busy; the text says how, and for how long the
+    stream has waited.
+
+    One worker that refuses is ``Overloaded``, and another may have room; this is said of them all.
+    """
+
+    code = "all_busy"
 
 
 class WorkerLost(PeerLost):

@@ -32,6 +32,19 @@ class Report(NamedTuple):
     ended: list[list[Any]] = []  # noqa: RUF012 - never mutated, a NamedTuple default
 
 
+class Route(NamedTuple):
+    """What a home asks of the choice of a worker; most streams ask nothing.
+
+    ``instance``: this one and no other (0: any). ``avoid``: ``[instance, error code]`` of those
+    that have failed the request before. ``priority``: of two streams that wait at a router, the
+    one with the larger number goes first.
+    """
+
+    instance: int = 0
+    avoid: list[list[Any]] = []  # noqa: RUF012 - as above
+    priority: int = 0
+
+
 @message(1)
 class Open(NamedTuple):
     """Open a stream: from the home to a router or straight to an actor, from the router to an
@@ -42,7 +55,7 @@ class Open(NamedTuple):
     announcements of their segments. ``window_items`` and ``window_bytes`` are the credit for items
     towards the home. ``remaining``: seconds until the deadline. ``router``: filled in by the
     router. ``reports``: the newest report of each of its workers that came home since the last
-    Open.
+    Open. ``route`` is for the router.
     """
 
     stream: int
@@ -61,6 +74,7 @@ class Open(NamedTuple):
     request_id: str
     router: Address | None = None
     reports: list[Report] = []  # noqa: RUF012 - as above
+    route: Route | None = None
 
 
 @message(2)
@@ -180,6 +194,15 @@ class ItemBody(NamedTuple):
     body: int
 
 
+@message(13)
+class Faulted(NamedTuple):
+    """The peer is about to send an error item: whoever holds a permit for the stream gives it back
+    now, though the stream may go on.
+    """
+
+    stream: int
+
+
 @message(16)
 class Credit(NamedTuple):
     """The home grants room for further items and bytes (it travels to the peer)."""
@@ -264,6 +287,17 @@ class Inspect(NamedTuple):
     """Ask any actor, as a stream of one item, for its counters and what it carries."""
 
 
+class BusyAt(NamedTuple):
+    """Ask a router, as a stream of one item: from when on a worker gets no new streams.
+
+    ``streams``: from this many on; ``fraction``: from this part of its capacity on. Whichever
+    comes first; None means no limit. The answer is what held before.
+    """
+
+    streams: int | None = None
+    fraction: float | None = None
+
+
 class Record(NamedTuple):
     """One thing that can be found: an engine's endpoint, a router, or a user's actor.
 
@@ -272,7 +306,8 @@ class Record(NamedTuple):
     a stream. ``via`` is ``host:port/path`` of an engine on another node and "" of what is on this
     node's bus; of an ingress it is the ``host:port`` at which other nodes reach it. ``speaks`` is
     what that engine's node understands: "" is Dynamo 1.6, ``callhome1`` more than that. The
-    ``address`` of an engine on another node is made up: nothing on this bus has it.
+    ``address`` of an engine on another node is made up: nothing on this bus has it. ``device`` is
+    what an engine computes on (``cpu``, ``cuda``), "" where nobody has said.
     """
 
     instance: int
@@ -284,6 +319,7 @@ class Record(NamedTuple):
     codec: str = "msgpack"
     via: str = ""
     speaks: str = ""
+    device: str = ""
 
 
 @message(32)

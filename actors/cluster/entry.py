@@ -90,7 +90,7 @@ def make_actor(spec: dict[str, Any]) -> Actor:
         with _stage("constructor"):
             from actors.router.actor import RouterActor
 
-            router = RouterActor(policy=spec.get("policy", "least_loaded"))
+            router = RouterActor(**spec.get("routing", {}), load=load_target)
             router.static_peers = list(spec.get("peers", ()))
             router.directory = bool(spec.get("directory"))
             return router

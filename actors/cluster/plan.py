@@ -97,7 +97,7 @@ def _role_keys(
         return {
             "class": "actors.router.actor:RouterActor",
             "args": {},
-            "policy": spec.policy,
+            "routing": spec.routing(),
             "peers": list(node.peers),
             "directory": node.directory,
         }
@@ -116,6 +116,7 @@ def _role_keys(
         "capacity": spec.capacity,
         "queue": spec.queue,
         "adapter": spec.adapter_target,
+        "device": spec.device,
     }
 
 
@@ -174,4 +175,5 @@ def record_of(spec: Mapping[str, Any], address: Address, facts: Mapping[str, Any
         capacity=int(facts.get("capacity", 0)),
         codec=str(facts.get("codec", spec["settings"]["codec"])),
         via=str(facts.get("via", "")),
+        device=str(spec.get("device", "")),
     )

@@ -12,13 +12,23 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from actors.config import Rule, folder, host, mapping, whole, wrong
+from actors.config import Rule, folder, host, mapping, nearest, whole, wrong
 from actors.errors import SpecError
 from transport.callhome.address import check_hostport
 
 #: ``"module:attribute"``, ``"path/to/file.py:attribute"``, or the class or function itself.
 Target: TypeAlias = str | Callable[..., object]
 
+#: The ways in which a router can choose by itself (``actors.router.policy`` has them).
+MODES = (
+    "least_loaded",
+    "round_robin",
+    "random",
+    "power_of_two_choices",
+    "device_aware_weighted",
+    "direct",
+    "sticky",
+)
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}"
 _ENDPOINT = re.compile(rf"{_WORD}\.{_WORD}\.{_WORD}")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -67,6 +77,32 @@ def _located(value: Any, key: str) -> str:
             "child process cannot import it; put it into a module"
         )
     return f"{os.path.abspath(file)}:{qualname}"
+
+
+def policy(value: Any, key: str) -> str:
+    """A mode of the router, its words joined by ``_`` or ``-``, or a function of the user's own."""
+    if isinstance(value, str) and ":" not in value:
+        word = value.strip().lower().replace("-", "_")
+        if word in MODES:
+            return word
+        allowed = ", ".join(map(repr, MODES)) + f" or a function of yours: {_TARGET_FORM}"
+        raise wrong(key, value, allowed + nearest(word, MODES))
+    return target(value, key)
+
+
+def metadata_key(value: Any, key: str) -> str:
+    """A key of a request's metadata."""
+    if not isinstance(value, str) or not 0 < len(value) <= 256 or not value.isprintable():
+        raise wrong(key, value, "a key of requests' metadata, such as 'session'")
+    return value
+
+
+def above_zero(value: Any, key: str) -> float:
+    """A number above zero."""
+    number = float(value) if type(value) in (int, float) else 0.0
+    if not 0 < number <= 1e9:  # false for NaN, too
+        raise wrong(key, value, "a number above 0")
+    return number
 
 
 def optional(rule: Rule) -> Rule:

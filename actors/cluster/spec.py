@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from actors.cluster import rules
+from actors.cluster.checked import Checked
 from actors.cluster.rules import Target
 from actors.config import (
     FOLDER_NAME,
@@ -20,94 +21,73 @@ from actors.config import (
     Settings,
     host_port,
     mapping,
+    named,
     one_of,
-    refuse_unknown,
+    seconds,
     whole,
     wrong,
 )
-from actors.dynamo import directory_of, listen_of
+from actors.dynamo import device_ratio_of, directory_of, listen_of
 from actors.errors import SpecError
 
 Place: TypeAlias = Literal["process", "here"]
 Restart: TypeAlias = Literal["on-failure", "always", "never"]
-Policy: TypeAlias = Literal["least_loaded", "round_robin", "random"]
 _PLACE = one_of("process", "here")
 _RESTART = one_of("on-failure", "always", "never")
 
 
-class _Checked:
-    """Checks the fields of a spec by the rules of its class, in Python and out of a table alike."""
-
-    _RULES: ClassVar[Mapping[str, Rule]]
-
-    def __post_init__(self) -> None:
-        where = type(self).__name__
-        for name, rule in self._RULES.items():
-            object.__setattr__(self, name, rule(getattr(self, name), f"{where}.{name}"))
-        self._check(where)
-
-    def _check(self, where: str) -> None:
-        """What no field shows alone: the process that an actor placed here lives in is not ours."""
-        if getattr(self, "place", "") != "here":
-            return
-        for name in ("cpus", "env"):
-            if getattr(self, name, None):
-                raise SpecError(
-                    f"{where}.{name}: not together with place='here', where the actor lives in the "
-                    "caller's process; pin that process, or use place='process'"
-                )
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any], where: str = "") -> Self:
-        """The spec that ``to_dict`` or a TOML table describes; ``where`` is its key path."""
-        table = mapping(data, where or cls.__name__)
-        refuse_unknown(table, cls._RULES, where)
-        prefix = f"{where}." if where else ""
-        for spec in fields(cls):  # type: ignore[arg-type]
-            lacks_default = spec.default is MISSING and spec.default_factory is MISSING
-            if lacks_default and spec.name not in table:
-                raise SpecError(f"{prefix}{spec.name}: missing; {cls.__name__} needs it")
-        checked = {name: cls._RULES[name](value, prefix + name) for name, value in table.items()}
-        try:
-            return cls(**checked)
-        except SpecError as error:  # only _check can still object, and it knows no path
-            raise SpecError(error.message.replace(f"{cls.__name__}.", prefix, 1)) from error
-
-    def to_dict(self) -> dict[str, Any]:
-        """The spec as JSON values."""
-        return {name: _plain(getattr(self, name)) for name in self._RULES}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (_Checked, Settings)):
-        return value.to_dict()
-    if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return value
+def _device_ratio() -> float:
+    return device_ratio_of(os.environ)
 
 
 @dataclass(frozen=True)
-class RouterSpec(_Checked):
+class RouterSpec(Checked):
     """A router actor: chooses a worker for each stream by ``policy``.
+
+    ``policy`` is a mode (``least_loaded``, ``round_robin``, ``random``, ``power_of_two_choices``,
+    ``device_aware_weighted``, ``direct``, ``sticky``) or a function of yours, ``module:function``.
+    ``sticky`` keeps requests with the same text under ``sticky_key`` of their metadata at one
+    worker; ``device_ratio`` is what an accelerator is worth in CPU workers.
+
+    A worker is busy from ``busy_streams`` streams or ``busy_fraction`` of its capacity on, where
+    these are given. When all are busy, ``queue`` streams may wait for one, ``queue_timeout``
+    seconds each. ``dispatch`` makes the router's ``StreamingDispatch``, in place of ours.
 
     It is started again however it ends: without it the node has no door.
     """
 
-    policy: Policy = "least_loaded"
+    policy: Target = "least_loaded"
     name: str = "router"
     restart: Restart = "always"
     place: Place = "process"
     cpus: Sequence[int] | None = None
+    sticky_key: str = "session"
+    device_ratio: float = field(default_factory=_device_ratio)
+    busy_streams: int | None = None
+    busy_fraction: float | None = None
+    queue: int = 0
+    queue_timeout: float = 10.0
+    dispatch: Target | None = None
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
-        "policy": one_of("least_loaded", "round_robin", "random"),
+        "policy": rules.policy,
         "name": SOCKET_NAME,
         "restart": _RESTART,
         "place": _PLACE,
         "cpus": rules.optional(rules.cpus),
+        "sticky_key": rules.metadata_key,
+        "device_ratio": rules.above_zero,
+        "busy_streams": rules.optional(whole(1, 1 << 30)),
+        "busy_fraction": rules.optional(rules.above_zero),
+        "queue": whole(0, 1 << 20),
+        "queue_timeout": seconds,
+        "dispatch": rules.optional(rules.target),
     }
+
+    def routing(self) -> dict[str, Any]:
+        """What the actor needs to know, as keywords of ``RouterActor``."""
+        own = {"name", "restart", "place", "cpus"}
+        return {key: value for key, value in self.to_dict().items() if key not in own}
 
 
 def _listen() -> str:
@@ -115,7 +95,7 @@ def _listen() -> str:
 
 
 @dataclass(frozen=True)
-class IngressSpec(_Checked):
+class IngressSpec(Checked):
     """The node's door for streams from other nodes, at ``listen`` (``host:port``; port 0: any).
 
     Without ``listen`` it is where Dynamo's environment says, else any port of this machine alone.
@@ -141,7 +121,7 @@ class IngressSpec(_Checked):
 
 
 @dataclass(frozen=True)
-class EngineSpec(_Checked):
+class EngineSpec(Checked):
     """``replicas`` processes that serve ``endpoint`` with the user's ``engine``.
 
     ``capacity`` is the number of streams that a replica handles at once, ``queue`` the number that
@@ -149,6 +129,7 @@ class EngineSpec(_Checked):
     keywords. ``adapter`` (see ``PayloadAdapter``) reads and writes payloads in place of the codec;
     it takes no frames and nothing else from shared memory. Processes get ``env`` on top of the
     launcher's environment and run on ``cpus``. Without a ``name`` they are called as the endpoint.
+    ``device`` is what they compute on (``cpu``, ``cuda`` …), for routers that weigh by it.
     """
 
     endpoint: str
@@ -163,6 +144,7 @@ class EngineSpec(_Checked):
     env: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
     place: Place = "process"
+    device: str = ""
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
         "endpoint": rules.endpoint,
@@ -177,6 +159,7 @@ class EngineSpec(_Checked):
         "env": rules.variables,
         "name": rules.optional(SOCKET_NAME),
         "place": _PLACE,
+        "device": rules.unless_empty(named(40)),
     }
 
     @property
@@ -191,7 +174,7 @@ class EngineSpec(_Checked):
 
 
 @dataclass(frozen=True)
-class ActorSpec(_Checked):
+class ActorSpec(Checked):
     """An actor of the user's own, reached as ``cluster.ref(name)``."""
 
     name: str
@@ -253,7 +236,7 @@ def _settings(value: Any, key: str) -> Settings:
 
 
 @dataclass(frozen=True)
-class NodeSpec(_Checked):
+class NodeSpec(Checked):
     """One node: its routers, engines and actors, and the settings that they share.
 
     ``listen`` (``host:port``) or ``ingress`` lets other nodes in; both may stand there if they name

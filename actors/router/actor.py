@@ -37,6 +37,7 @@ from actors.router.held import HeldStreams
 from actors.router.local import LocalDispatch
 from actors.router.lookup import Lookups
 from actors.router.occupancy import Carried, Occupancy, place_of
+from actors.router.options import Options
 from actors.router.peers import StaticPeers
 from actors.router.policy import POLICIES, Policy
 from actors.router.relay import Plane, Relay
@@ -67,7 +68,10 @@ _RELAYED: dict[type, Callable[[Relay, Any], None]] = {
 class RouterActor(Actor):
     """The router of a node; several of them agree because engines tell each what they carry."""
 
-    def __init__(self, policy: str = "least_loaded", seed: int | None = None) -> None:
+    def __init__(self, *, seed: int | None = None, **options: Any) -> None:
+        """The keywords are the fields of ``Options``. Raises SpecError."""
+        self.options = Options(**options)
+        policy = self.options.policy
         if policy not in POLICIES:
             raise SpecError(
                 f"policy {policy!r} is unknown; use one of {', '.join(sorted(POLICIES))}"

@@ -9,7 +9,7 @@ as it ends, so its load is what this router has with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from actors.messages import Record, Report
 from transport.bus.address import Address
@@ -36,6 +36,7 @@ class Carried:
         "sent",
         "seq",
         "settled",
+        "watch",
     )
 
     def __init__(self, record: Record) -> None:
@@ -50,6 +51,8 @@ class Carried:
         self.queued = 0
         self.opened = 0
         self.settled = 0
+        #: Called when the load may have changed; set by whoever keeps workers in order of it.
+        self.watch: Callable[[Carried], None] | None = None
 
     @property
     def address(self) -> Address:
@@ -66,6 +69,10 @@ class Carried:
     @property
     def load(self) -> int:
         return self.in_flight + self.queued + self.sent - self.opened
+
+    @property
+    def device(self) -> str:
+        return self.record.device
 
     @property
     def permits(self) -> int:

@@ -75,7 +75,7 @@ async def test_conformance_26_streams_each_way_by_every_policy(tmp_path: Path, p
         far = await stack.enter_async_context(
             node(tmp_path / "b", *[(CHAT, engines.Chat, {}) for _ in range(3)])
         )
-        actor, given = RouterActor(policy), Settings()
+        actor, given = RouterActor(policy=policy), Settings()
         actor.discovery = Told(*far.records)
         await stack.enter_async_context(running(spec(tmp_path / "a", "router", given), actor))
         runtime = Runtime(run=str(tmp_path / "a"), name="client", settings=given)
