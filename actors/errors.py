@@ -7,6 +7,7 @@ CallHomeError
 ├── WorkerLost          the worker died before it had accepted the stream
 ├── WorkerUnavailable   the worker is there and takes no requests now: unknown path, or it stops
 ├── Unsupported         the peer or the mode cannot do what was asked
+├── PolicyFailed        the user's function that chooses for a router raised, hung, chose nobody
 ├── ActorDead           the actor is dead or was never born
 ├── SpawnError          an actor did not come up: import, constructor, on_start, bind, time-out
 └── NameTaken           another live actor or node holds this name
@@ -58,6 +59,7 @@ __all__ = [
     "Overloaded",
     "PayloadError",
     "PeerLost",
+    "PolicyFailed",
     "ProtocolError",
     "RemoteProtocolError",
     "SpawnError",
@@ -111,6 +113,14 @@ class Unsupported(CallHomeError):
     """The peer, the mode or the endpoint cannot do what was asked."""
 
     code = "unsupported"
+
+
+class PolicyFailed(CallHomeError):
+    """The function that a router was given to choose by raised, took too long, or chose nobody of
+    those it was shown; the text names the function. ``details``: ``traceback`` where it raised.
+    """
+
+    code = "policy"
 
 
 class ActorDead(ConnectionLost):
