@@ -77,8 +77,10 @@ def cluster_on(spec: NodeSpec, road: str) -> Cluster:
     return Cluster(spec) if road == "node" else FarCluster(spec)
 
 
-def on_road(spec: NodeSpec, road: str) -> list[NodeSpec]:
-    """The nodes of a cluster in which ``spec`` is called by that road."""
+def on_road(spec: NodeSpec | list[NodeSpec], road: str) -> list[NodeSpec]:
+    """The nodes of a cluster in which ``spec`` is called by that road; a list is taken as it is."""
+    if isinstance(spec, list):
+        return spec
     if road == "node":
         return [spec]
     door = free_address()
@@ -87,7 +89,7 @@ def on_road(spec: NodeSpec, road: str) -> list[NodeSpec]:
 
 
 @contextmanager
-def standing(spec: NodeSpec, road: str = "node") -> Iterator[Standing]:
+def standing(spec: NodeSpec | list[NodeSpec], road: str = "node") -> Iterator[Standing]:
     """Start ``spec`` in a thread with a loop of its own, to be called by ``road``; stop it."""
     begun = threading.Event()
     found: list[Standing] = []
