@@ -1,10 +1,13 @@
 """What each worker carries, as one router knows it; and permits that are given back exactly once.
 
-Pure: reports and bookings in, loads out. An engine's reports are cumulative, so a lost or reordered
-one does no harm: ``load = in_flight + queued + (sent - opened)``, where ``sent`` is what this
-router has sent and ``opened`` what the engine has seen of it. Permits held are ``sent - settled``.
-A worker on another node reports nothing: its streams pass through this router, which settles each
-as it ends, so its load is what this router has with it.
+Pure: reports and bookings in, loads out. ``load = others + permits``: a permit for each stream that
+this router has sent and that has not settled, and what the worker carries for anybody else, by the
+newest that it has told. Reports are cumulative, so a lost or reordered one does no harm.
+
+An engine of this node tells how many of this router's streams it has ``opened`` and ``settled``;
+all else that it carries is of others. Of a worker on another node its ingress tells as much
+(``actors.router.reports``); its streams pass through this router, which settles each as it ends. A
+Dynamo worker tells nothing: its load is what this router has with it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from actors.messages import Record, Report
 from transport.bus.address import Address
-from transport.errors import RemoteProtocolError
+from transport.errors import CallHomeError, RemoteProtocolError
 
 #: A stream: its home's incarnation and its number there.
 Key = tuple[int, int]
@@ -28,7 +31,7 @@ class Carried:
     __slots__ = (
         "capacity",
         "in_flight",
-        "opened",
+        "others",
         "place",
         "queued",
         "record",
@@ -45,12 +48,15 @@ class Carried:
         self.capacity = record.capacity
         #: Its record is gone: it is forgotten with its last permit.
         self.retired = False
+        #: Streams that this router has sent, and those of them that have settled.
         self.sent = 0
+        self.settled = 0
+        #: What the worker last told, 0 before it has: the number of that report, the streams it
+        #: runs and those that wait there, and those of either that this router holds no permit for.
         self.seq = 0
         self.in_flight = 0
         self.queued = 0
-        self.opened = 0
-        self.settled = 0
+        self.others = 0
         #: Called when the load may have changed; set by whoever keeps workers in order of it.
         self.watch: Callable[[Carried], None] | None = None
 
@@ -68,7 +74,8 @@ class Carried:
 
     @property
     def load(self) -> int:
-        return self.in_flight + self.queued + self.sent - self.opened
+        """Streams that it carries or will, as far as this router knows."""
+        return self.others + self.sent - self.settled
 
     @property
     def device(self) -> str:
@@ -78,6 +85,11 @@ class Carried:
     def permits(self) -> int:
         """Streams that this router has sent and that have not settled."""
         return self.sent - self.settled
+
+    def changed(self) -> None:
+        """The load may be another now: tell whoever minds."""
+        if self.watch is not None:
+            self.watch(self)
 
 
 def place_of(record: Record) -> Place:
@@ -113,22 +125,26 @@ class Occupancy:
         worker.sent += 1
         self._booked[key] = worker
         self._by_worker[worker.place][key] = home
+        if worker.watch is not None:  # as ``changed``, without a call that each stream would pay
+            worker.watch(worker)
 
     def unbook(self, home: Address, stream: int) -> None:
         """The stream never left this router: as if it had not been booked."""
         worker = self._settle((home.incarnation, stream))
         if worker is not None:
             worker.sent -= 1
+            worker.changed()
 
-    def settle(self, key: Key) -> bool:
-        """A stream to a worker on another node has ended, and its permit comes back; False when it
-        had come back before.
+    def settle(self, key: Key, error: CallHomeError | None = None) -> bool:
+        """A stream to a worker on another node has ended, or failed so that its end is certain: its
+        permit comes back; False when it had come back before.
         """
         worker = self._settle(key)
         if worker is None:
             return False
-        worker.opened += 1
         worker.settled += 1
+        if worker.watch is not None:
+            worker.watch(worker)
         if worker.retired and not worker.permits:
             self._forget(worker.place)
         return True
@@ -163,8 +179,10 @@ class Occupancy:
             worker.in_flight = report.in_flight
             worker.queued = report.queued
             worker.capacity = report.capacity
-            worker.opened = report.opened
             worker.settled = report.settled
+            own = report.opened - report.settled
+            worker.others = report.in_flight + report.queued - own
+            worker.changed()
         settled: list[tuple[Key, str]] = []
         for each in report.ended:
             if len(each) != 3:
@@ -174,6 +192,25 @@ class Occupancy:
                 self._settle(key)
                 settled.append((key, str(each[2])))
         return settled
+
+    def hear(
+        self, worker: Carried, seq: int, in_flight: int, queued: int, capacity: int, yours: int
+    ) -> bool:
+        """Take in what an ingress tells of a worker behind it, which carries ``yours`` for this
+        router; False for a report that is no newer than the newest.
+        """
+        if seq <= worker.seq:
+            return False
+        worker.seq = seq
+        worker.in_flight, worker.queued, worker.capacity = in_flight, queued, capacity
+        worker.others = max(0, in_flight + queued - yours)
+        worker.changed()
+        return True
+
+    def unhear(self, worker: Carried) -> None:
+        """Nobody tells of the worker any more, or it begins anew: what was told is void."""
+        worker.seq = worker.in_flight = worker.queued = worker.others = 0
+        worker.changed()
 
     def _settle(self, key: Key) -> Carried | None:
         worker = self._booked.pop(key, None)

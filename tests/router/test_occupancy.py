@@ -202,6 +202,71 @@ def test_a_worker_that_comes_back_is_kept_when_its_permits_are_back() -> None:
     assert list(occupancy.workers.values()) == [worker]
 
 
+def test_what_an_ingress_tells_is_the_load_of_others_and_own_bookings_come_on_top() -> None:
+    occupancy = Occupancy()
+    worker = occupancy.add(record(0, via=FAR))
+    for stream in (1, 2, 3):
+        occupancy.book(worker, HOME, stream)
+    assert occupancy.hear(worker, 1, 4, 2, 8, 2)  # two of ours had come there, four of others
+    assert (worker.load, worker.permits, worker.capacity) == (7, 3, 8)
+    assert occupancy.settle((HOME.incarnation, 1))
+    assert (worker.load, worker.permits) == (6, 2)
+    # Of an engine that counts a stream as gone before its ingress does.
+    assert occupancy.hear(worker, 2, 1, 0, 8, 3)
+    assert (worker.load, worker.others) == (2, 0)
+
+
+def test_b122_of_two_messages_that_overtake_each_other_the_newer_stays() -> None:
+    occupancy = Occupancy()
+    far = occupancy.add(record(0, via=FAR))
+    assert occupancy.hear(far, 5, 3, 0, 4, 0)
+    assert not occupancy.hear(far, 4, 9, 9, 4, 0)
+    assert not occupancy.hear(far, 5, 9, 9, 4, 0)
+    assert (far.load, far.seq) == (3, 5)
+    near = occupancy.add(record(1))
+    occupancy.report(report(5, in_flight=3, worker=1))
+    occupancy.report(report(4, in_flight=9, worker=1))
+    assert (near.load, near.seq) == (3, 5)
+
+
+def test_b122_a_new_incarnation_begins_its_numbers_anew() -> None:
+    occupancy = Occupancy()
+    assert occupancy.hear(occupancy.add(record(0, via=FAR)), 5, 3, 0, 4, 0)
+    again = occupancy.add(record(2, via=FAR))
+    assert occupancy.hear(again, 1, 1, 0, 4, 0)
+    assert (again.load, again.seq) == (1, 1)
+
+
+def test_when_nobody_tells_of_a_worker_any_more_own_streams_are_its_load() -> None:
+    occupancy = Occupancy()
+    worker = occupancy.add(record(0, via=FAR))
+    occupancy.book(worker, HOME, 1)
+    assert occupancy.hear(worker, 7, 5, 1, 8, 1)
+    occupancy.unhear(worker)
+    assert (worker.load, worker.permits) == (1, 1)
+    assert occupancy.hear(worker, 1, 2, 0, 8, 1)  # whoever tells now counts from 1
+    assert worker.load == 2
+
+
+def test_every_change_of_a_load_is_told_after_it() -> None:
+    occupancy = Occupancy()
+    near, far = occupancy.add(record(0)), occupancy.add(record(1, via=FAR))
+    seen: list[tuple[Carried, int]] = []
+    for worker in (near, far):
+        worker.watch = lambda worker: seen.append((worker, worker.load))
+    occupancy.book(near, HOME, 1)
+    occupancy.book(far, HOME, 2)
+    occupancy.report(report(1, in_flight=3, opened=1))
+    occupancy.hear(far, 1, 5, 0, 4, 1)
+    occupancy.unbook(HOME, 1)
+    occupancy.settle((HOME.incarnation, 2))
+    occupancy.unhear(far)
+    assert seen == [(near, 1), (far, 1), (near, 3), (far, 5), (near, 2), (far, 4), (far, 0)]
+    occupancy.report(report(1, in_flight=9))  # no news
+    occupancy.hear(far, 0, 9, 0, 4, 0)
+    assert len(seen) == 7
+
+
 class Truth:
     """An engine as it really is; its reports may be lost, doubled or come in any order."""
 
