@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from actors.engine.api import EngineContext
 
     Context = EngineContext
-    from actors.engine.api import RequestStream as RequestStream
     from actors.engine.api import bidirectional as bidirectional
     from actors.errors import CallHomeError as CallHomeError
     from actors.kernel.actor import Actor as Actor
     from actors.kernel.actor import handles as handles
     from actors.kernel.ref import Ref as Ref
+    from actors.kernel.requests import RequestStream as RequestStream
     from actors.kernel.responses import DuplexStream as DuplexStream
     from actors.kernel.responses import ResponseStream as ResponseStream
     from transport.shm.frames import Frame as Frame
@@ -51,7 +51,7 @@ _HOMES = {
     "IngressSpec": "actors.cluster.spec",
     "NodeSpec": "actors.cluster.spec",
     "Ref": "actors.kernel.ref",
-    "RequestStream": "actors.engine.api",
+    "RequestStream": "actors.kernel.requests",
     "ResponseStream": "actors.kernel.responses",
     "RouterSpec": "actors.cluster.spec",
     "Settings": "actors.config",

@@ -9,9 +9,10 @@ from collections import OrderedDict
 from typing import Any
 
 from actors.engine.adapt import Adapted, Handler
-from actors.engine.api import EngineContext, bytes_only
+from actors.engine.api import EngineContext
 from actors.errors import Overloaded, Unsupported
 from actors.kernel.actor import Actor
+from actors.kernel.requests import bytes_only
 from actors.kernel.served import Served
 from actors.messages import Open, Report, Subscribe
 from transport.bus.address import Address

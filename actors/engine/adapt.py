@@ -15,11 +15,11 @@ from actors.engine.api import (
     BidirectionalEngine,
     Engine,
     EngineContext,
-    RequestStream,
 )
 from actors.engine.threads import SyncItems, Threads
 from actors.errors import SpecError
 from actors.kernel.links import held
+from actors.kernel.requests import RequestStream
 from actors.kernel.runtime import Runtime
 from actors.kernel.served import Served
 from transport.errors import EncodeError, EngineError, qualified_name, text_of

@@ -7,7 +7,8 @@ import datetime
 from collections.abc import AsyncIterator
 from typing import Any
 
-from actors.engine.api import EngineContext, RequestStream, bidirectional
+from actors.engine.api import EngineContext, bidirectional
+from actors.kernel.requests import RequestStream
 
 
 async def words(request: dict[str, Any], ctx: EngineContext) -> AsyncIterator[str]:
