@@ -11,7 +11,7 @@ import math
 from collections import OrderedDict
 from typing import Any, Final
 
-from actors.messages import End, FeedCredit, Kill
+from actors.messages import End, Faulted, FeedCredit, Kill
 from actors.router.muxed import TAKES, MuxRelay
 from actors.router.relay import Plane
 from transport.callhome.link import Link
@@ -25,6 +25,8 @@ from transport.wire.message import Message
 #: nothing now is told when its stream is heard of again.
 _KILLS: Final = 1024
 _FORGOTTEN: Final = "its home has forgotten the stream"
+#: What is said of a stream though it ends, or may have: nothing that a Kill would stop.
+_LAST: Final = frozenset({End, FeedCredit, Faulted})
 
 
 class Gateway:
@@ -110,7 +112,7 @@ class Gateway:
                 take(relay, m)
             except CallHomeError as error:  # the fault of one stream, not of the connection
                 relay.broken(error)
-        elif type(m) is not End and type(m) is not FeedCredit:
+        elif type(m) not in _LAST:
             self._kill_forgotten(m.stream)  # type: ignore[attr-defined]
 
     def _kill_forgotten(self, number: int) -> None:

@@ -18,6 +18,7 @@ from actors.messages import (
     Accept,
     Credit,
     End,
+    Faulted,
     Feed,
     FeedCredit,
     FeedEnd,
@@ -31,7 +32,7 @@ from actors.messages import (
 )
 from actors.router.relay import Relay, refusal, undelivered
 from transport.callhome.mux import MuxConnection
-from transport.errors import CallHomeError, read_error
+from transport.errors import CallHomeError, read_error, to_wire
 from transport.payload import Encoded
 from transport.wire.message import Message
 
@@ -262,6 +263,7 @@ class MuxRelay(Relay):
         """What the worker has sent cannot go on to the home."""
         text = f"{self.target}: {self.worker.via}: {error}"
         failure = type(error)(text, **error.details)
+        self.blame(failure)
         if self.over:  # its End came before the body was whole, and waited behind it
             if self.lane is not None:
                 self.lane.close()
@@ -273,13 +275,21 @@ class MuxRelay(Relay):
         """The stream has ended there."""
         self.abort_bodies()
         self.gateway.leave(self)
-        if not self.plane.forget(self):
+        error = None if m.error is None else read_error(m.error)
+        if not self.plane.forget(self, error):
             return
-        if m.error is not None:
-            self.plane.failed(read_error(m.error))
-        size = (64 if m.error is None else 2048) + sum(map(len, m.last))
-        self._pass_on(End(self.stream, m.total, m.error, None, m.last), size)
+        told = None
+        if error is not None:
+            self.blame(error)
+            self.plane.failed(error)
+            told = to_wire(error)
+        size = (64 if told is None else 2048) + sum(map(len, m.last))
+        self._pass_on(End(self.stream, m.total, told, None, m.last), size)
         self.plane.runtime.port.hurry()
+
+    def faulted(self, m: Faulted) -> None:
+        """An error item follows: the permit comes back before it goes home."""
+        self.plane.faulted(self)
 
     def feed_credit(self, m: FeedCredit) -> None:
         """The engine has room for more of the request."""
@@ -294,4 +304,5 @@ TAKES: Final[dict[type, Callable[[MuxRelay, Any], None]]] = {
     Accept: MuxRelay.accept,
     End: MuxRelay.end,
     FeedCredit: MuxRelay.feed_credit,
+    Faulted: MuxRelay.faulted,
 }

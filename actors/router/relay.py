@@ -27,7 +27,9 @@ from transport.callhome.reception import Reception
 from transport.callhome.requests import RequestClient
 from transport.errors import (
     CallHomeError,
+    Cancelled,
     ConnectionLost,
+    EngineError,
     LocalProtocolError,
     RemoteProtocolError,
     TooLarge,
@@ -115,7 +117,9 @@ class Relay:
 
     def finish(self, error: CallHomeError | None = None, total: int | None = None) -> None:
         """The stream ends: the permit comes back, then the home is told."""
-        if self.plane.forget(self):
+        if error is not None:
+            self.blame(error)
+        if self.plane.forget(self, error):
             told = None
             if error is not None:
                 self.plane.failed(error)
@@ -123,6 +127,10 @@ class Relay:
             count = self.items if total is None else total
             self.to_home(End(self.stream, count, told), size=64 if told is None else 2048)
             self.plane.runtime.port.hurry()
+
+    def blame(self, error: CallHomeError) -> None:
+        """Name the worker in an error, so that whoever tries again can avoid it."""
+        error.details["instance"] = str(self.worker.instance)
 
     # What the worker is told. Each road has its own way.
 
@@ -177,11 +185,13 @@ class Plane:
         self,
         runtime: Runtime,
         tasks: asyncio.TaskGroup,
-        settled: Callable[[Key], object],
+        settled: Callable[[Key, CallHomeError | None], object],
         failed: Callable[[CallHomeError], None],
     ) -> None:
-        """``settled`` takes the key of each stream that has ended, once; ``failed`` its error, if
-        it has one.
+        """``settled`` takes the key of each stream that has ended and what it failed with, before
+        its home is told; a stream that the home has dropped was ``Cancelled``. It is called for an
+        error item, too, and once more when that stream ends. ``failed`` takes what is to be
+        counted.
         """
         self.runtime = runtime
         self.failed = failed
@@ -263,14 +273,18 @@ class Plane:
         self.relays[relay.key] = relay
         self.runtime.plan_tick()
 
-    def forget(self, relay: Relay) -> bool:
-        """A stream has ended; False when it had before."""
+    def forget(self, relay: Relay, error: CallHomeError | None) -> bool:
+        """A stream has ended, with an error or without; False when it had before."""
         if self.relays.get(relay.key) is not relay:
             return False
         del self.relays[relay.key]
         self.waiting.pop(relay.key, None)
-        self._settled(relay.key)
+        self._settled(relay.key, error)
         return True
+
+    def faulted(self, relay: Relay) -> None:
+        """A worker sends an error item: its permit comes back now, though the stream may go on."""
+        self._settled(relay.key, EngineError("the worker sends an error item", type="error item"))
 
     def undo(self, relay: Relay) -> None:
         """Nothing of the stream has been sent, and whoever booked it takes the booking back."""
@@ -280,7 +294,7 @@ class Plane:
     def kill(self, relay: Relay, reason: str) -> None:
         """The home wants no more of the stream, or is gone: it hears nothing more either."""
         relay.cancel(reason)
-        self.forget(relay)
+        self.forget(relay, Cancelled(reason))
 
     def mark(self, relay: Relay) -> None:
         """The relay has something for this tick's batch."""

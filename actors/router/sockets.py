@@ -23,7 +23,7 @@ from transport.errors import (
     RemoteProtocolError,
 )
 from transport.wire.control import KILL, SENTINEL, STOP, read_control, read_prologue
-from transport.wire.plain import plain_of, unwrap
+from transport.wire.plain import is_error_item, plain_of, unwrap
 
 #: Request items that may wait for a worker's socket.
 _FEED_ITEMS: Final = 64
@@ -225,6 +225,8 @@ class SocketRelay(Relay):
             self._finished = True
             self.await_until(_LINGER)
             return
+        if is_error_item(item, self._codec):
+            self.plane.faulted(self)
         if not self._batch:
             self.plane.mark(self)
         self._batch.append(item)

@@ -13,7 +13,14 @@ import actors.errors as errors
 from transport.errors import CallHomeError, EngineError, RemoteProtocolError
 from transport.wire.codec import Annotated
 from transport.wire.failures import error_fields, error_from
-from transport.wire.plain import decode_item, encode_item, error_item, error_of
+from transport.wire.plain import (
+    decode_item,
+    encode_item,
+    encode_value,
+    error_item,
+    error_of,
+    is_error_item,
+)
 
 both = pytest.mark.parametrize("codec", ["plain.msgpack", "plain.json"])
 
@@ -210,6 +217,31 @@ def test_an_error_item_never_fails(codec: str) -> None:
         data = error_item(EngineError(text, type=text), codec)
         assert len(data) < 100_000
         assert decode_item(data, codec).is_error
+
+
+@both
+def test_an_error_item_is_seen_in_its_bytes_and_nothing_else_taken_for_one(codec: str) -> None:
+    errors = [
+        Annotated(event="error"), Annotated(3, error="words"), Annotated(3, "id", "error", ["c"]),
+        Annotated(error={"message": "m"}),
+    ]  # fmt: skip
+    for item in errors:
+        assert is_error_item(encode_item(item, codec), codec)
+    others: list[object] = [
+        1, "error", {"error": 1}, {"event": "error"}, ["error", None], {"error": None},
+        Annotated("error", event="other"), Annotated({"error": 1}, "error", comment=["error"]),
+    ]  # fmt: skip
+    for other in others:
+        assert not is_error_item(encode_item(other, codec), codec)
+    nothing = dict.fromkeys(("data", "id", "event", "comment", "error"))
+    assert not is_error_item(encode_value(nothing, codec), codec)
+    assert is_error_item(encode_value({**nothing, "event": "error"}, codec), codec)
+    for bad in (
+        encode_value(["error"], codec),
+        encode_value({"error": 5}, codec),
+        b'\xa5error"error"',
+    ):
+        assert not is_error_item(bad, codec)
 
 
 JSON = st.recursive(

@@ -48,7 +48,14 @@ _FINAL: Final = {
     "json": b'{"complete_final":true}',
 }
 _dump: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_ITEM: Final = {"msgpack": (b"\x81\xa4data", b""), "json": (b'{"data":', b"}")}
+#: Without it no item is an error; and where every one of it is nothing, none either.
+_ERROR: Final = {
+    "msgpack": (b"\xa5error", b"\xa5error\xc0"),
+    "json": (b'"error"', b'"error":null'),
+}
+#: How an item under MessagePack begins that has nothing but data.
+_BARE: Final = b"\x81\xa4data"
+_ITEM: Final = {"msgpack": (_BARE, b""), "json": (b'{"data":', b"}")}
 
 
 def plain_of(codec: str) -> str:
@@ -148,6 +155,23 @@ def error_of(annotated: Annotated) -> CallHomeError | None:
     if not annotated.is_error:
         return None
     return error_from(annotated.error, ", ".join(annotated.comment or ()))
+
+
+def is_error_item(data: bytes, codec: str) -> bool:
+    """Whether the bytes of an Annotated map are an error item; what is malformed is none.
+
+    Almost every item is cleared without being decoded.
+    """
+    if data.startswith(_BARE):
+        return False
+    sign, nothing = _ERROR[base_of(codec)]
+    if sign not in data or data.count(sign) == data.count(nothing):
+        return False
+    try:
+        item = decode_item(data, codec)
+    except DecodeError:
+        return False
+    return type(item) is Annotated and item.is_error
 
 
 # The wrapper around items in a response.
