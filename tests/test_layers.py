@@ -42,6 +42,7 @@ PURE = (
     "transport.callhome.pending",
     "actors.router.policy",
     "actors.router.occupancy",
+    "actors.router.lifecycle",
     "actors.kernel.restart",
     "actors.messages",
     "actors.session",
