@@ -63,6 +63,12 @@ class Encoded(NamedTuple):
         return len(self.data) + sum(map(len, near))
 
 
+class EncodedError(Encoded):
+    """An error item that was encoded before it came to whoever sends it."""
+
+    __slots__ = ()
+
+
 REQUEST: Final = "request"
 """The root of requests and request items, which stand bare where items stand in a map."""
 

@@ -14,12 +14,14 @@ from actors.errors import Overloaded, Unsupported
 from actors.kernel.actor import Actor
 from actors.kernel.requests import bytes_only
 from actors.kernel.served import Served
-from actors.messages import Open, Report, Subscribe
+from actors.messages import Faulted, Open, Report, Subscribe, Unsubscribe
 from transport.bus.address import Address
 from transport.wire.adapter import PayloadAdapter
 
 #: Reports go out at most this often, in seconds; the End of each stream carries one anyway.
 _REPORT_EVERY = 0.005
+#: How a stream has settled that goes on behind an error item.
+_ERROR_ITEM = "engine.item"
 #: Settled streams named in one report.
 _NAMED = 4096
 
@@ -59,6 +61,8 @@ class EngineActor(Actor):
         self._waiting: OrderedDict[tuple[int, int], Served] = OrderedDict()
         self._in_flight = 0
         self._accounts: dict[int, _Account] = {}
+        #: Streams that run on behind an error item, and have settled for their router.
+        self._faulted: set[tuple[int, int]] = set()
         self._report_planned: asyncio.Handle | None = None
         self._reported = 0.0
 
@@ -69,6 +73,7 @@ class EngineActor(Actor):
     async def on_start(self) -> None:
         self.adapted = Adapted(self.handler, self.runtime, self._adapter)
         self.runtime.on(Subscribe, self._subscribed)
+        self.runtime.on(Unsubscribe, self._unsubscribed)
         self.runtime.when_down.append(self._router_down)
         await self.handler.start()
 
@@ -149,6 +154,28 @@ class EngineActor(Actor):
             return
         await self._serving.pump.run(stream, items)
 
+    def faulted(self, stream: Served) -> None:
+        """An error item: its router counts the stream as settled, though it is in flight here."""
+        if stream.key in self._faulted or stream.key not in self._serving.streams:
+            return
+        if stream.open.target != self.endpoint:
+            return  # an ask of somebody's Ref
+        self._faulted.add(stream.key)
+        if stream.router is None:
+            # An ingress, behind which another node's router holds the permit.
+            self.runtime.port.send(stream.home, Faulted(stream.key[1]))
+            return
+        account = self._accounts.get(stream.router.incarnation)
+        if account is not None:
+            self._settle(account, stream, _ERROR_ITEM)
+            self._changed(settled=True)
+
+    def _settle(self, account: _Account, stream: Served, code: str) -> None:
+        account.settled += 1
+        account.ended.append([*stream.key, code])
+        if len(account.ended) > _NAMED:
+            self._report_to(account)
+
     def gone(self, stream: Served) -> None:
         """A stream has left: its place is free before its End is sent."""
         if stream.open.target != self.endpoint and stream.router is None:
@@ -156,11 +183,10 @@ class EngineActor(Actor):
         account = (
             self._accounts.get(stream.router.incarnation) if stream.router is not None else None
         )
-        if account is not None:
-            account.settled += 1
-            account.ended.append([*stream.key, stream.outcome])
-            if len(account.ended) > _NAMED:
-                self._report_to(account)
+        if self._faulted and stream.key in self._faulted:
+            self._faulted.discard(stream.key)
+        elif account is not None:
+            self._settle(account, stream, stream.outcome)
         if self._waiting.pop(stream.key, None) is None and stream.task is not None:
             self._in_flight -= 1
             while self._waiting and self._in_flight < self.capacity:
@@ -230,6 +256,10 @@ class EngineActor(Actor):
         account = self._account(m.address)
         if account is not None:
             self._report_to(account)
+
+    def _unsubscribed(self, sender: int, m: Unsubscribe) -> None:
+        """Who asked for reports, and never sent streams in its own name, wants no more."""
+        self._accounts.pop(m.incarnation, None)
 
     def _router_down(self, address: Address, reason: str) -> None:
         self._accounts.pop(address.incarnation, None)

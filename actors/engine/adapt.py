@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 from actors.engine.api import (
@@ -23,9 +24,10 @@ from actors.kernel.requests import RequestStream
 from actors.kernel.runtime import Runtime
 from actors.kernel.served import Served
 from transport.errors import EncodeError, EngineError, qualified_name, text_of
-from transport.payload import Encoded
+from transport.payload import Encoded, EncodedError
 from transport.wire.adapter import PayloadAdapter
 from transport.wire.plain import PLAIN
+from transport.wire.values import Annotated
 
 _ACCEPTED = (
     "an Engine or BidirectionalEngine class, an async generator, a coroutine function, or a "
@@ -168,9 +170,14 @@ class Adapted:
 
         return guarded
 
+    def _encode(self, stream: Served, item: Any) -> Encoded:
+        """One item of a generator that runs in a thread."""
+        encoded = self._runtime.encode(item, stream.codec, stream.native, "item")
+        return EncodedError(*encoded) if type(item) is Annotated and item.is_error else encoded
+
     def _drop(self, item: Any) -> None:
         """Give back what an item holds that was encoded and then not sent."""
-        if type(item) is Encoded:
+        if isinstance(item, Encoded):
             for handle in held(item.handles):
                 self._runtime.memory.unexport(handle)
 
@@ -183,9 +190,7 @@ class Adapted:
     ) -> AsyncIterator[Any]:
         handler = self.handler
         if handler.is_generator:
-            encode = adapted or (
-                lambda item: self._runtime.encode(item, stream.codec, stream.native, "item")
-            )
+            encode = adapted or partial(self._encode, stream)
             codec = "" if adapted is not None else stream.codec
             return SyncItems(
                 lambda: handler._function(*arguments), context, self._threads, encode, codec,
@@ -220,7 +225,8 @@ async def _adapted(
     try:
         async for item in items:
             data, is_error, stop = encode(item)
-            yield Encoded(bytes(data), [], len(data))
+            kind = EncodedError if is_error else Encoded
+            yield kind(bytes(data), [], len(data))
             if is_error:
                 raise EngineError(
                     "the payload adapter marked this item as an error", type="error item"

@@ -229,5 +229,5 @@ def _size(item: Any) -> int:
     """Bytes of an encoded item; of what an adapter returned, which is a tuple that begins with
     them, too.
     """
-    size: int = item.size if type(item) is Encoded else len(item[0])
+    size: int = item.size if isinstance(item, Encoded) else len(item[0])
     return size

@@ -316,6 +316,9 @@ class ActorRole:
     def came(self, stream: Served) -> None:
         """Nothing to count: actors have no permits."""
 
+    def faulted(self, stream: Served) -> None:
+        """Nothing to give back: actors have no permits."""
+
     def gone(self, stream: Served) -> None:
         """Nothing to settle: actors have no permits."""
 

@@ -23,8 +23,9 @@ from transport.errors import (
     qualified_name,
     text_of,
 )
-from transport.payload import Encoded
+from transport.payload import Encoded, EncodedError
 from transport.wire.codec import pack_plain
+from transport.wire.values import Annotated
 
 if TYPE_CHECKING:
     from actors.kernel.serving import Serving
@@ -83,8 +84,7 @@ class Pump:
         Each item is encoded before the handler is resumed, so a handler may reuse its objects. This
         is the hot path of a worker: what can be done once a batch is not done here.
         """
-        context, credit, encode = stream.context, stream.credit, self._runtime.encode
-        codec, native = stream.codec, stream.native
+        context, credit, codec = stream.context, stream.credit, stream.codec
         plain = codec == "msgpack"
         turns = self.turns
         left = turn = turns.turn
@@ -98,9 +98,7 @@ class Pump:
             data = pack_plain(item) if plain else None
             if data is None or len(data) > _SMALL:
                 try:
-                    encoded = (
-                        item if type(item) is Encoded else encode(item, codec, native, "item", data)
-                    )
+                    encoded = item if type(item) is Encoded else self._encoded(stream, item, data)
                 except CallHomeError as failure:
                     return failure
                 # The next item is most likely of the same kind as this one.
@@ -126,6 +124,20 @@ class Pump:
                 await self._runtime.port.wait_drained(stream.home)
             left = turn = turns.turn
         return None
+
+    def _encoded(self, stream: Served, item: Any, data: bytes | None) -> Encoded:
+        """An item as it travels; ``data`` as for ``encode_payload``. The role hears of an error
+        item before it leaves. Raises CallHomeError.
+        """
+        kind = type(item)
+        encoded: Encoded = (
+            item
+            if kind is EncodedError
+            else self._runtime.encode(item, stream.codec, stream.native, "item", data)
+        )
+        if kind is EncodedError or (kind is Annotated and item.is_error):
+            self._serving.role.faulted(stream)
+        return encoded
 
     async def _close_iterator(self, stream: Served, items: AsyncIterator[Any]) -> None:
         """Run the handler's ``finally`` now, not when the collector comes by."""

@@ -24,6 +24,9 @@ class Role(Protocol):
     def begin(self, stream: Served) -> None:
         """Start the stream, queue it, or end it with an error."""
 
+    def faulted(self, stream: Served) -> None:
+        """The handler's next item is an error item; told before it leaves, and for each."""
+
     def gone(self, stream: Served) -> None:
         """The stream has left the table; its handler, if it ever ran, has ended."""
 
