@@ -41,6 +41,8 @@ PURE = (
     "transport.shm.slab",
     "transport.callhome.pending",
     "actors.router.policy",
+    "actors.router.loads",
+    "actors.router.sticky",
     "actors.router.occupancy",
     "actors.router.lifecycle",
     "actors.kernel.restart",

@@ -14,21 +14,12 @@ from typing import Any, TypeAlias
 
 from actors.config import Rule, folder, host, mapping, nearest, whole, wrong
 from actors.errors import SpecError
+from actors.router.policy import MODES as MODES
 from transport.callhome.address import check_hostport
 
 #: ``"module:attribute"``, ``"path/to/file.py:attribute"``, or the class or function itself.
 Target: TypeAlias = str | Callable[..., object]
 
-#: The ways in which a router can choose by itself (``actors.router.policy`` has them).
-MODES = (
-    "least_loaded",
-    "round_robin",
-    "random",
-    "power_of_two_choices",
-    "device_aware_weighted",
-    "direct",
-    "sticky",
-)
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}"
 _ENDPOINT = re.compile(rf"{_WORD}\.{_WORD}\.{_WORD}")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")

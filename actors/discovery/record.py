@@ -27,7 +27,10 @@ RESERVED: Final = "callhome/records"
 # Half a surrogate pair has no bytes: nobody could be told of such a record, nor dial it.
 _WORD = re.compile(r"[^\x00-\x20/\x7f\ud800-\udfff]{1,255}")
 _PATH = re.compile(r"[^\x00-\x20\x7f\ud800-\udfff]{1,1024}")
+_DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}")
 _CODECS: Final = ("msgpack", "json")
+#: Devices that Dynamo 1.6 knows; it throws away the record of an engine on any other.
+_DYNAMO_DEVICES: Final = ("cpu", "cuda")
 _LARGEST_ID: Final = (1 << 64) - 1
 _LARGEST_CAPACITY: Final = 1 << 20
 
@@ -48,6 +51,7 @@ def pack_record(record: Record, reached: str, ingress: int) -> dict[str, Any]:
     incarnation.
     """
     namespace, component, endpoint = record.endpoint.split(".")
+    known = {"device_type": record.device} if record.device in _DYNAMO_DEVICES else {}
     return {
         "type": "Endpoint",
         "namespace": namespace,
@@ -56,11 +60,13 @@ def pack_record(record: Record, reached: str, ingress: int) -> dict[str, Any]:
         "instance_id": record.instance,
         "transport": {"tcp": f"{reached}/{routing_path(record)}"},
         "request_plane_codec": record.codec,
+        **known,
         "callhome": {
             "speaks": SPEAKS,
             "ingress": f"{ingress:x}",
             "many": record.many,
             "capacity": record.capacity,
+            "device": record.device,
         },
     }
 
@@ -79,7 +85,7 @@ def read_record(data: Any) -> Record:
     codec = table.get("request_plane_codec")
     if codec is not None and codec not in _CODECS:
         raise BadRecord(f"request_plane_codec is {_short(codec)}, not 'msgpack' or 'json'")
-    many, capacity, speaks = _ours(table.get("callhome"))
+    many, capacity, speaks, device = _ours(table.get("callhome"))
     return Record(
         instance=instance,
         address=Address(f"{endpoint}@{via.partition('/')[0]}", instance, 0, 0),
@@ -90,19 +96,30 @@ def read_record(data: Any) -> Record:
         codec=codec or "json",
         via=via,
         speaks=speaks,
+        device=device or _device_type(table.get("device_type")),
     )
 
 
-def _ours(data: Any) -> tuple[bool, int, str]:
+def _ours(data: Any) -> tuple[bool, int, str, str]:
     """What only a node of ours says of its engine; a later version of us may say more."""
     if data is None:
-        return False, 0, ""
+        return False, 0, "", ""
     table = _table(data, "callhome")
     many = table.get("many", False)
     if not isinstance(many, bool):
         raise BadRecord(f"callhome.many is {_short(many)}, not true or false")
     capacity = _number(table.get("capacity", 0), "callhome.capacity", _LARGEST_CAPACITY)
-    return many, capacity, SPEAKS if table.get("speaks") == SPEAKS else ""
+    device = table.get("device", "")
+    if device != "" and not (isinstance(device, str) and _DEVICE.fullmatch(device)):
+        raise BadRecord(f"callhome.device is {_short(device)}, not a word such as 'cpu' or 'cuda'")
+    return many, capacity, SPEAKS if table.get("speaks") == SPEAKS else "", device
+
+
+def _device_type(data: Any) -> str:
+    """What an engine of Dynamo's computes on. It only gives it weight: one that says it in a way of
+    its own is used all the same.
+    """
+    return data if isinstance(data, str) and _DEVICE.fullmatch(data) else ""
 
 
 def _via(transport: Mapping[str, Any]) -> str:

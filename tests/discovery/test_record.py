@@ -23,6 +23,7 @@ def test_a_record_of_dynamo() -> None:
         endpoint="bench.worker.generate",
         codec="msgpack",
         via="127.0.0.1:41525/591daf1894a66ff/bench/worker/generate",
+        device="cuda",
     )
 
 
@@ -34,6 +35,7 @@ def test_ours_comes_back_and_is_dynamos_with_a_field_more() -> None:
         "ingress": "abc",
         "many": True,
         "capacity": 8,
+        "device": "",
     }
     assert data == {
         "type": "Endpoint",
@@ -48,6 +50,25 @@ def test_ours_comes_back_and_is_dynamos_with_a_field_more() -> None:
     assert (found.many, found.capacity, found.codec) == (True, 8, "json")
     assert (found.speaks, found.instance) == (SPEAKS, own.instance)
     assert found.via == "10.0.0.7:7400/591daf1894a66ff/demo/shout/generate"
+
+
+@pytest.mark.parametrize(
+    ("device", "known"), [("cpu", "cpu"), ("cuda", "cuda"), ("tpu-v6", None), ("CPU", None)]
+)
+def test_a_device_is_told_to_all_and_to_dynamo_in_its_words_only(
+    device: str, known: str | None
+) -> None:
+    data = json.loads(json.dumps(pack_record(engine(7)._replace(device=device), "h:1", 0xABC)))
+    assert data.get("device_type") == known
+    assert read_record(data).device == device
+
+
+def test_b114_a_device_that_is_not_told_or_told_in_other_words_is_unknown() -> None:
+    assert read_record(dynamo(device_type="cpu")).device == "cpu"
+    for said in (None, "", {"other": "npu"}, 7, "a b", "x" * 41):
+        assert read_record(dynamo(device_type=said)).device == ""
+    assert read_record(dynamo(device_type="cuda", callhome={"device": "gaudi"})).device == "gaudi"
+    assert read_record(dynamo(device_type="cuda", callhome={})).device == "cuda"
 
 
 def test_conformance_37_a_codec_that_is_not_told_is_json() -> None:
@@ -94,6 +115,9 @@ def test_a_later_version_of_ours_is_read_as_far_as_it_goes() -> None:
         (dynamo(callhome="callhome1"), "callhome is 'callhome1'"),
         (dynamo(callhome={"many": 1}), "callhome.many is 1"),
         (dynamo(callhome={"capacity": -1}), "callhome.capacity is -1"),
+        (dynamo(callhome={"device": 7}), "callhome.device is 7"),
+        (dynamo(callhome={"device": None}), "callhome.device is None"),
+        (dynamo(callhome={"device": "a b"}), "callhome.device is 'a b'"),
     ],
 )
 def test_what_does_not_hold_is_refused_with_its_field(data: Any, words: str) -> None:
