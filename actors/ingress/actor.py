@@ -8,12 +8,15 @@ from typing import Any, Final
 from actors.config import host_port
 from actors.discovery.base import Discovery, Subscription
 from actors.discovery.directory import DirectoryPublisher
+from actors.discovery.loads import OCCUPANCY
 from actors.discovery.record import RESERVED
 from actors.errors import Overloaded, Unsupported, WorkerUnavailable
 from actors.ingress.admission import Admission
 from actors.ingress.arrival import Arrival, Letter, read_letter, read_open, transit
 from actors.ingress.connections import Connections, HomeConnection
 from actors.ingress.foreign import ForeignStream
+from actors.ingress.occupancy import Loads, LoadsStream
+from actors.ingress.own import OwnStream
 from actors.ingress.records import MOST, Records, RecordsStream
 from actors.ingress.relay import RelayedStream
 from actors.ingress.stream import Stream
@@ -94,6 +97,7 @@ class IngressActor(Actor):
         self.streams.when_left = self.admission.left
         self.connections = Connections(self.streams, self._opened)
         self.records = Records(runtime)
+        self.loads = Loads(runtime, self.records)
         runtime.timers.append(self._check)
         server = RequestServer(
             self.net, self._host, self._port, self._request, settings.max_message
@@ -130,8 +134,8 @@ class IngressActor(Actor):
         for stream in list(self.streams.table.values()):
             error = ConnectionLost(f"{stream.record.endpoint}: the ingress of its node stops")
             self.streams.fail(stream, error)
-        for records in list(self.records.streams):
-            records.fail(ConnectionLost("the ingress stops"))
+        for reader in [*self.records.streams, *self.loads.streams]:
+            reader.fail(ConnectionLost("the ingress stops"))
         for last in list(self.streams.lingering.values()):
             last.settle()
         self.connections.close("its node stops")
@@ -166,7 +170,7 @@ class IngressActor(Actor):
             record = self._find(frame.path)
             letter = read_letter(frame, self.settings)
             if record is None:
-                reader = self._reader(letter)
+                reader = self._reader(letter, frame.path)
                 reply(b"")
                 reader.ready()
                 return
@@ -203,7 +207,7 @@ class IngressActor(Actor):
             record = self._find(m.target)
             arrival = read_open(m, self.settings)
             if record is None:
-                self._follow(arrival, connection, m.stream).ready()
+                self._follow(m.target, arrival, connection, m.stream).ready()
                 return
             self._check_room(arrival, connected=True)
         except (WorkerUnavailable, Overloaded) as error:
@@ -221,11 +225,13 @@ class IngressActor(Actor):
             self.streams.begin(stream)
 
     def _find(self, path: str) -> Record | None:
-        """The engine that a path names; None for the records. Raises WorkerUnavailable."""
+        """The engine that a path names; None for what this ingress tells itself. Raises
+        WorkerUnavailable.
+        """
         if self._stopping:
             raise WorkerUnavailable(_STOPS)
         record = self.records.find(path)
-        if record is None and path != RESERVED:
+        if record is None and path != RESERVED and path != OCCUPANCY:
             raise WorkerUnavailable(f"nothing is served at path {shown(path)}")
         return record
 
@@ -275,18 +281,23 @@ class IngressActor(Actor):
         verb = "open()" if record.many else "call() or stream()"
         return Unsupported(f"{record.endpoint} takes {wanted}: use {verb}")
 
-    def _reader(self, letter: Letter) -> RecordsStream:
-        """A router that is not connected yet wants to know what this node serves."""
+    def _reader(self, letter: Letter, path: str) -> OwnStream:
+        """A router that is not connected yet wants to know what this node serves, or carries."""
         if not letter.native or letter.many:
-            raise WorkerUnavailable(f"{RESERVED} is for nodes of callhome")
+            raise WorkerUnavailable(f"{path} is for nodes of callhome")
         connection = self.connections.find(letter.home)
-        return self._follow(letter, connection, letter.home.number("stream"))
+        return self._follow(path, letter, connection, letter.home.number("stream"))
 
-    def _follow(self, arrival: Arrival, connection: HomeConnection, remote: int) -> RecordsStream:
+    def _follow(
+        self, path: str, arrival: Arrival, connection: HomeConnection, remote: int
+    ) -> OwnStream:
         """Raises Overloaded, RemoteProtocolError."""
-        if len(self.records.streams) >= MOST:
-            raise Overloaded(f"{MOST} readers follow the records of this node")
-        return RecordsStream(self.records, arrival, connection, remote)
+        readers = self.records.streams if path == RESERVED else self.loads.streams
+        if len(readers) >= MOST:
+            raise Overloaded(f"{MOST} readers follow {path} of this node")
+        if path == RESERVED:
+            return RecordsStream(self.records, arrival, connection, remote)
+        return LoadsStream(self.loads, arrival, connection, remote)
 
 
 def _told(bound: str, advertise: str) -> str:

@@ -55,6 +55,11 @@ class HomeConnection:
         self.mux: MuxConnection | None = None
         #: By the requester's number.
         self.relays: dict[int, Relay] = {}
+        #: By incarnation of an engine the requester's streams that it has: they came to it and have
+        #: neither ended nor sent an error item.
+        self.carried: dict[int, set[int]] = {}
+        #: The requester follows the loads of this node, and so is new enough for ``Faulted``.
+        self.knows_faults = False
         #: Cancels that came before the requests they mean.
         self.tombstones = Tombstones()
 
@@ -73,6 +78,22 @@ class HomeConnection:
         """A stream is over."""
         if self.relays.get(number) is relay:
             del self.relays[number]
+
+    def count_in(self, number: int, engine: int) -> None:
+        """A stream has come to its engine."""
+        had = self.carried.get(engine)
+        if had is None:
+            self.carried[engine] = {number}
+        else:
+            had.add(number)
+
+    def count_out(self, number: int, engine: int) -> None:
+        """The engine has no more to do for a stream; known already, or never begun: nothing."""
+        had = self.carried.get(engine)
+        if had is not None:
+            had.discard(number)
+            if not had:
+                del self.carried[engine]
 
     async def dial(self) -> None:
         """Reach the requester, once; then all streams that wait go on, or end."""

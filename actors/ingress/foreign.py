@@ -213,6 +213,9 @@ class ForeignStream(Stream):
             self._owed_items = self._owed_bytes = 0
             self.control(Credit(self.number, items, size))
 
+    def faulted(self) -> None:
+        """Its requester sees the item itself."""
+
     def end(self, m: End) -> None:
         if m.last:
             self.items(Items(m.stream, m.total - len(m.last), m.last))

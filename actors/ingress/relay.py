@@ -21,6 +21,7 @@ from actors.messages import (
     Accept,
     Credit,
     End,
+    Faulted,
     Feed,
     FeedCredit,
     FeedEnd,
@@ -39,8 +40,6 @@ from transport.wire.message import Message
 
 #: Bytes of the text of a cancel that are passed on.
 _REASON: Final = 500
-#: Payloads in one message are looked at one by one beyond this many bytes together.
-_SEVERAL: Final = LARGE
 
 
 class RelayedStream(Stream):
@@ -120,6 +119,10 @@ class RelayedStream(Stream):
             except CallHomeError as error:
                 self.fail(error)
             self.arrival.payload = b""
+
+    def has_opened(self) -> None:
+        super().has_opened()
+        self.connection.count_in(self.remote, self.engine.incarnation)
 
     def _stop_early(self) -> None:
         """It never starts, which is what a stop asks for: a clean end without items."""
@@ -249,7 +252,7 @@ class RelayedStream(Stream):
         mux = self.connection.mux
         if mux is None:
             return
-        if size <= _SEVERAL:
+        if size <= LARGE:
             mux.queue(Items(self.remote, m.first, payloads), size)
         else:
             self._spread(m)
@@ -317,13 +320,17 @@ class RelayedStream(Stream):
         mux.send_body(message, number, found.parts, lambda: bodies.discard(number))
         return True
 
+    def faulted(self) -> None:
+        self.connection.count_out(self.remote, self.engine.incarnation)
+        if self.connection.knows_faults:
+            self._tell_home(Faulted(self.remote))
+
     def end(self, m: End) -> None:
         if m.error is not None:
             self.streams.count_error(read_error(m.error))
         if not self.accepted and self._lane is not None:
             # Refused before it looked: nobody else gives back what it was lent.
-            memory = self.streams.runtime.memory
-            memory.take_back_stream(self.engine.incarnation, self.number)
+            self.streams.runtime.memory.take_back_stream(self.engine.incarnation, self.number)
         if m.last:
             self.streams.counters.items += len(m.last)
             self.streams.counters.bytes += sum(map(len, m.last))
@@ -371,6 +378,7 @@ class RelayedStream(Stream):
         if not super().leave():
             return False
         self.connection.leave(self.remote, self)
+        self.connection.count_out(self.remote, self.engine.incarnation)
         if self._lane is not None:
             self._lane.close()
         return True

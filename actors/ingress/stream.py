@@ -91,6 +91,10 @@ class Stream(ABC):
         """The engine has room for more request items."""
 
     @abstractmethod
+    def faulted(self) -> None:
+        """The engine's next item is an error item: its requester's router counts the stream out."""
+
+    @abstractmethod
     def fail(self, error: CallHomeError) -> None:
         """Nothing more comes from the engine, if it was ever reached: tell the requester."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from actors.ingress.stream import Stream
 from actors.kernel.runtime import Runtime
-from actors.messages import Accept, End, FeedCredit, Item, Items
+from actors.messages import Accept, End, Faulted, FeedCredit, Item, Items
 from actors.metrics import Counters
 from transport.bus.address import Address
 from transport.callhome.link import Net
@@ -84,6 +84,7 @@ class Streams:
         self._take(Item, self._item)
         self._take(End, self._end)
         self._take(FeedCredit, self._feed_credit)
+        runtime.on(Faulted, self._faulted)
         runtime.when_down.append(self._down)
         runtime.port.before_flush.append(self._collect)
 
@@ -228,6 +229,11 @@ class Streams:
         stream = self._find(sender, m)
         if stream is not None:
             stream.feed_credit(m)
+
+    def _faulted(self, sender: int, m: Faulted) -> None:
+        stream = self.table.get(m.stream)
+        if stream is not None and sender == stream.engine.incarnation:
+            stream.faulted()
 
     def _collect(self) -> None:
         if self._dirty:

@@ -75,6 +75,10 @@ class MuxRelay(Relay):
         #: Made for the first item that comes as a body.
         self.lane: Lane | None = None
 
+    @property
+    def runs(self) -> bool:
+        return self.seen
+
     def answered(self, reply: bytes | CallHomeError) -> None:
         """The request was acknowledged, refused, or nobody knows; items may have come before."""
         if self.over:
@@ -121,7 +125,8 @@ class MuxRelay(Relay):
             )
         return DeadlineExceeded(
             f"{self.target}: {via} took the request and did not accept the stream within "
-            f"{settings.prologue_timeout:g} s (prologue_timeout)"
+            f"{settings.prologue_timeout:g} s (prologue_timeout)",
+            sent="maybe",
         )
 
     def _send(self, connection: MuxConnection, value: Outgoing, seq: int) -> None:
@@ -263,8 +268,8 @@ class MuxRelay(Relay):
         """What the worker has sent cannot go on to the home."""
         text = f"{self.target}: {self.worker.via}: {error}"
         failure = type(error)(text, **error.details)
-        self.blame(failure)
         if self.over:  # its End came before the body was whole, and waited behind it
+            self.blame(failure)
             if self.lane is not None:
                 self.lane.close()
             self.to_home(End(self.stream, self.items, [failure.code, text, failure.details]))
@@ -281,7 +286,6 @@ class MuxRelay(Relay):
         told = None
         if error is not None:
             self.blame(error)
-            self.plane.failed(error)
             told = to_wire(error)
         size = (64 if told is None else 2048) + sum(map(len, m.last))
         self._pass_on(End(self.stream, m.total, told, None, m.last), size)

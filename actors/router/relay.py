@@ -102,6 +102,11 @@ class Relay:
         """Whether the stream has ended; what still comes of it means nothing."""
         return self.plane.relays.get(self.key) is not self
 
+    @property
+    def runs(self) -> bool:
+        """Whether its worker has been heard of."""
+        return self.items > 0
+
     def await_until(self, limit: float) -> None:
         """The worker's next step is due within ``limit`` seconds; infinite means none is."""
         self.deadline = time.monotonic() + limit
@@ -117,20 +122,22 @@ class Relay:
 
     def finish(self, error: CallHomeError | None = None, total: int | None = None) -> None:
         """The stream ends: the permit comes back, then the home is told."""
-        if error is not None:
-            self.blame(error)
         if self.plane.forget(self, error):
             told = None
             if error is not None:
-                self.plane.failed(error)
+                self.blame(error)
                 told = to_wire(error)
             count = self.items if total is None else total
             self.to_home(End(self.stream, count, told), size=64 if told is None else 2048)
             self.plane.runtime.port.hurry()
 
     def blame(self, error: CallHomeError) -> None:
-        """Name the worker in an error, so that whoever tries again can avoid it."""
-        error.details["instance"] = str(self.worker.instance)
+        """Count an error, and name the worker in it, so that whoever tries again can avoid it; but
+        not the ingress of a node that this router itself follows, and asks again and again.
+        """
+        if self.worker.instance:
+            error.details["instance"] = str(self.worker.instance)
+            self.plane.failed(error)
 
     # What the worker is told. Each road has its own way.
 

@@ -84,6 +84,10 @@ class SocketRelay(Relay):
 
     # The way to the worker and home.
 
+    @property
+    def runs(self) -> bool:
+        return self._begun
+
     def answered(self, reply: bytes | CallHomeError) -> None:
         """The request was acknowledged, refused, or nobody knows."""
         if self.over or self._begun:
@@ -119,7 +123,8 @@ class SocketRelay(Relay):
             )
         return DeadlineExceeded(
             f"{self.target}: {via} called back and did not begin within "
-            f"{settings.prologue_timeout:g} s (prologue_timeout)"
+            f"{settings.prologue_timeout:g} s (prologue_timeout)",
+            sent="maybe",
         )
 
     def overdue(self) -> None:
@@ -200,12 +205,9 @@ class SocketRelay(Relay):
         self.await_until(math.inf)
         if error is not None:
             self._close_links()
-            self.finish(
-                type(error)(
-                    f"{self.target}: {self.worker.via} failed before its first item: {error}",
-                    **error.details,
-                )
-            )
+            text = f"{self.target}: {self.worker.via} failed before its first item: {error}"
+            details = error.details | {"origin": "worker"}  # it answered: no fault of the road
+            self.finish(type(error)(text, **details))
         elif not self._many:
             self.accept()
 
