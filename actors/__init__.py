@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from actors.kernel.requests import RequestStream as RequestStream
     from actors.kernel.responses import DuplexStream as DuplexStream
     from actors.kernel.responses import ResponseStream as ResponseStream
+    from actors.router.custom import RoutedRequest as RoutedRequest
+    from actors.router.custom import WorkerView as WorkerView
+    from actors.router.dispatch import DispatchSeat as DispatchSeat
+    from actors.router.dispatch import StreamingDispatch as StreamingDispatch
     from transport.shm.frames import Frame as Frame
     from transport.wire.codec import Annotated as Annotated
 
@@ -44,6 +48,7 @@ _HOMES = {
     "Client": "actors.client",
     "Cluster": "actors.cluster.launcher",
     "Context": "actors.engine.api:EngineContext",
+    "DispatchSeat": "actors.router.dispatch",
     "DuplexStream": "actors.kernel.responses",
     "Engine": "actors.engine.api",
     "EngineSpec": "actors.cluster.spec",
@@ -53,8 +58,11 @@ _HOMES = {
     "Ref": "actors.kernel.ref",
     "RequestStream": "actors.kernel.requests",
     "ResponseStream": "actors.kernel.responses",
+    "RoutedRequest": "actors.router.custom",
     "RouterSpec": "actors.cluster.spec",
     "Settings": "actors.config",
+    "StreamingDispatch": "actors.router.dispatch",
+    "WorkerView": "actors.router.custom",
     "bidirectional": "actors.engine.api",
     "connect": "actors.cluster.launcher",
     "handles": "actors.kernel.actor",
