@@ -23,7 +23,7 @@ from actors.router.options import Options
 from actors.router.relay import Plane
 from actors.router.standard import Again, StandardDispatch
 from transport.bus.address import Address
-from transport.errors import RemoteProtocolError, from_wire, text_of
+from transport.errors import EngineError, RemoteProtocolError, from_wire, text_of
 
 _METHODS: Final = (
     "generate",
@@ -92,6 +92,11 @@ class Hosted(ActorRole):
             close = getattr(items, "aclose", None)
             if close is not None:
                 await close()
+
+    def faulted(self, stream: Served) -> None:
+        """An error item is about to leave: the permit comes back now, and ``gone`` finds none."""
+        if stream.key in self._bound:
+            self.settled(stream.key, EngineError("", type="error item"))
 
     def gone(self, stream: Served) -> None:
         """The permit comes back and a fault is noted, before the home hears of the end."""
@@ -164,8 +169,7 @@ class Seat:
 class Ways:
     """How the streams of one router reach their workers.
 
-    Made by the router when it starts. ``again``, ``settled``, ``add`` and ``remove`` are the
-    router's. Raises SpecError for a dispatch that cannot be made.
+    Made by the router when it starts; ``again``, ``settled``, ``add`` and ``remove`` are its own.
     """
 
     def __init__(
@@ -186,14 +190,17 @@ class Ways:
         self.standard = StandardDispatch(plane, again)
         self.lifecycle.subscribe(self.standard)
         self._seat = Seat(runtime.address, self.standard, self.lifecycle, hosted, add, remove)
+        self._options = options
         #: What streams go by.
         self.dispatch: StreamingDispatch = self.standard
-        if options.dispatch is not None:
-            try:
-                self.dispatch = _made(options, options.dispatch, self._seat)
-            except BaseException:
-                self.close()
-                raise
+
+    def start(self) -> None:
+        """Make the dispatch that the spec names, which may publish instances at once: the router
+        can take them by now. Raises SpecError.
+        """
+        target = self._options.dispatch
+        if target is not None:
+            self.dispatch = _made(self._options, target, self._seat)
             self.lifecycle.subscribe(self.dispatch)
 
     def close(self) -> None:
