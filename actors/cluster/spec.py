@@ -246,7 +246,7 @@ class NodeSpec(Checked):
     """
 
     name: str = "a"
-    routers: Sequence[RouterSpec] = (RouterSpec(),)
+    routers: Sequence[RouterSpec] = field(default_factory=lambda: (RouterSpec(),))
     engines: Sequence[EngineSpec] = ()
     actors: Sequence[ActorSpec] = ()
     listen: str = ""
@@ -333,7 +333,7 @@ class NodeSpec(Checked):
                 table = tomllib.load(file)
             if isinstance(table.get("directory"), str) and table["directory"]:
                 table["directory"] = os.path.join(os.path.dirname(place), table["directory"])
-            for key, target in (("engines", "engine"), ("engines", "adapter"), ("actors", "actor")):
+            for key, target in _TARGETS:
                 _settle_targets(table.get(key), target, os.path.dirname(place))
             table["settings"] = Settings.load(table.get("settings"))
             return cls.from_dict(table)
@@ -341,6 +341,16 @@ class NodeSpec(Checked):
             raise SpecError(f"{os.fspath(path)}: {error}") from error
         except SpecError as error:
             raise SpecError(f"{os.fspath(path)}: {error}") from error
+
+
+#: Where a table may name a file.
+_TARGETS = (
+    ("routers", "policy"),
+    ("routers", "dispatch"),
+    ("engines", "engine"),
+    ("engines", "adapter"),
+    ("actors", "actor"),
+)
 
 
 def _settle_targets(tables: object, key: str, folder: str) -> None:
