@@ -17,7 +17,7 @@ from actors.engine.api import (
     Engine,
     EngineContext,
 )
-from actors.engine.threads import SyncItems, Threads
+from actors.engine.threads import SyncItems, Threads, error_or_not
 from actors.errors import SpecError
 from actors.kernel.links import held
 from actors.kernel.requests import RequestStream
@@ -26,8 +26,8 @@ from actors.kernel.served import Served
 from transport.errors import EncodeError, EngineError, qualified_name, text_of
 from transport.payload import Encoded, EncodedError
 from transport.wire.adapter import PayloadAdapter
+from transport.wire.ints import without_ints
 from transport.wire.plain import PLAIN
-from transport.wire.values import Annotated
 
 _ACCEPTED = (
     "an Engine or BidirectionalEngine class, an async generator, a coroutine function, or a "
@@ -135,7 +135,7 @@ class Adapted:
             request: Any = RequestStream(self._runtime, stream, adapter)
         elif adapter is not None:
             stream.taken = True
-            request = adapter.decode(stream.open.payload)
+            request = adapter.decode(without_ints(stream.open.payload, stream.codec))
         else:
             request = decode(stream)
         arguments = (request, context) if handler.takes_context else (request,)
@@ -173,7 +173,7 @@ class Adapted:
     def _encode(self, stream: Served, item: Any) -> Encoded:
         """One item of a generator that runs in a thread."""
         encoded = self._runtime.encode(item, stream.codec, stream.native, "item")
-        return EncodedError(*encoded) if type(item) is Annotated and item.is_error else encoded
+        return error_or_not(item, encoded)
 
     def _drop(self, item: Any) -> None:
         """Give back what an item holds that was encoded and then not sent."""

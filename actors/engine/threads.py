@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from transport.context import Context
-from transport.payload import Encoded
+from transport.payload import Encoded, EncodedError
 from transport.wire.codec import pack_plain
 from transport.wire.plain import PLAIN
+from transport.wire.values import Annotated
 
 #: How far a generator may be ahead of the loop, in items and in bytes (one larger item may). What
 #: the stream's credit lets through is on top of that.
@@ -195,7 +196,7 @@ class SyncItems:
             return self._encode(item)
         data = pack_plain(item) if self._plain else None
         if data is not None and len(data) < 32_768:
-            return Encoded(data, [], len(data))
+            return error_or_not(item, Encoded(data, [], len(data)))
         # Arrays and large buffers go through the loop: the arena and its leases belong to it.
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -223,6 +224,11 @@ class SyncItems:
             self._ready_bytes += _size(encoded)
             self._wake()
         return not self._closed and not self._context.killed
+
+
+def error_or_not(item: object, encoded: Encoded) -> Encoded:
+    """What an item was encoded to, marked if it is an error item."""
+    return EncodedError(*encoded) if type(item) is Annotated and item.is_error else encoded
 
 
 def _size(item: Any) -> int:

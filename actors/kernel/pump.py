@@ -107,6 +107,8 @@ class Pump:
                     encoded = await self._runtime.lend(encoded, stream.home, stream.key[1])
                 stream.emit(encoded)
             else:
+                if type(item) is Annotated and item.is_error:
+                    self._serving.role.faulted(stream)
                 credit.items -= 1
                 credit.bytes -= len(data)
                 if not stream.batch:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from actors.discovery.loads import OCCUPANCY
 from actors.discovery.record import RESERVED, read_record
 from actors.messages import Accept, Credit, End, Items, Kill, Record, Stop
 from tests.ingress.engines import Chat, echo
@@ -83,6 +84,40 @@ async def test_a_slow_reader_gets_only_the_newest_of_each_record(tmp_path: Path)
         assert read_record(told(home, stream)[2]["removed"]).instance == one.instance
 
 
+async def test_conformance_31_a_slow_reader_hears_that_an_instance_went_and_came(
+    tmp_path: Path,
+) -> None:
+    async with both(tmp_path) as (at, home):
+        one, two = fake(at, 1), fake(at, 2)
+        at.known.registry.add(one)
+        stream = await home.ask(RESERVED, None, metadata={"x-callhome-window": "1,65536"})
+        await wait_until(lambda: len(told(home, stream)) == 1)
+        for _ in range(3):  # however often, within one millisecond
+            at.known.registry.remove(one.instance, None, "for a moment")
+            at.known.registry.add(one)
+        at.known.registry.add(two)
+        at.known.registry.remove(two.instance, None, "gone again")
+        home.send(Credit(stream, 1, 0))
+        await wait_until(lambda: len(told(home, stream)) == 2)
+        at.known.registry.remove(one.instance, None, "for good")  # half of it has been told
+        home.send(Credit(stream, 100, 65536))
+        await wait_until(lambda: len(told(home, stream)) == 4)
+        changes = [
+            (word, read_record(change[word]).instance)
+            for change in told(home, stream)[1:]
+            for word in ("added", "removed")
+            if word in change
+        ]
+        gone = [("removed", one.instance), ("removed", two.instance), ("removed", one.instance)]
+        assert changes == gone
+        at.known.registry.add(one)
+        at.known.registry.remove(one.instance, None, "once more")
+        at.known.registry.add(one)
+        await wait_until(lambda: len(told(home, stream)) == 7)
+        words = [next(iter(change)) for change in told(home, stream)[4:]]
+        assert words == ["added", "removed", "added"]
+
+
 async def test_many_records_come_in_small_messages(tmp_path: Path) -> None:
     async with both(tmp_path) as (at, home):
         for index in range(250):
@@ -109,13 +144,16 @@ async def test_records_are_withdrawn_before_streams_end(tmp_path: Path) -> None:
     async with both(tmp_path) as (at, home):
         await at.engine(echo)
         stream = await home.ask(RESERVED, None)
-        await wait_until(lambda: len(told(home, stream)) == 1)
+        loads = await home.ask(OCCUPANCY, None)
+        await wait_until(lambda: len(told(home, stream)) == 1 and home.got(Items, loads))
         at.ingress.shut()
         await wait_until(lambda: len(told(home, stream)) == 2)
         assert "removed" in told(home, stream)[1]
         await at.ingress.on_stop()
-        end = await home.ended(stream)
-        assert end.error is not None
+        for reader in (stream, loads):
+            end = await home.ended(reader)
+            assert end.error is not None
+            assert end.error[:2] == ["connection.lost", "the ingress stops"]
 
 
 async def test_records_stand_in_a_directory_while_the_ingress_lives(tmp_path: Path) -> None:
