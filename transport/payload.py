@@ -22,7 +22,15 @@ from transport.errors import (
 from transport.shm.beside import ARRAY, BYTES, FAR, FRAME, INDEX, VIEW, Table, near
 from transport.shm.frames import Frame, dtype_text
 from transport.shm.inline import array_bytes, array_of
-from transport.wire.codec import Annotated, Opaque, decode, encode, pack_careful, pack_plain
+from transport.wire.codec import (
+    Annotated,
+    Opaque,
+    decode,
+    encode,
+    pack_careful,
+    pack_plain,
+    with_ints,
+)
 from transport.wire.handle import Handle
 from transport.wire.plain import (
     PLAIN,
@@ -97,6 +105,9 @@ def encode_payload(
     frame handed on.
     """
     far = memory if native else None
+    if root == REQUEST and codec == "msgpack":
+        # Items are written in the loop of a worker, which has no time for a look; they are short.
+        value = with_ints(value)
     if codec == "msgpack" and (
         # Most items are small dicts; the first line spares them the call.
         (type(value) is dict and len(value) <= _FEW and _has_plain(map(type, value.values())))

@@ -9,6 +9,7 @@ from actors.kernel.runtime import Runtime
 from actors.kernel.served import Served
 from transport.errors import CallHomeError, Cancelled
 from transport.wire.adapter import PayloadAdapter
+from transport.wire.ints import without_ints
 
 Q = TypeVar("Q")
 
@@ -54,7 +55,7 @@ class RequestStream(Generic[Q]):
         payload, handles, size = (queued, [], len(queued)) if isinstance(queued, bytes) else queued
         stream.feed_taken(size)
         if self._adapter is not None and not handles:
-            adapted: Q = self._adapter.decode(payload)
+            adapted: Q = self._adapter.decode(without_ints(payload, stream.codec))
             return adapted
         try:
             if self._adapter is not None:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from transport.errors import LocalProtocolError
 from transport.wire import packed, tagged
+from transport.wire.ints import with_ints
 from transport.wire.packed import Restore, pack_careful, pack_plain
 from transport.wire.values import MAX_DEPTH, MAX_INT_BITS, MAX_OPAQUE_KIND, Annotated, Opaque
 from transport.wire.walk import Export
@@ -30,6 +31,7 @@ __all__ = [
     "encode",
     "pack_careful",
     "pack_plain",
+    "with_ints",
 ]
 
 CodecName = Literal["msgpack", "json"]

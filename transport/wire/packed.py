@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 from msgpack import ExtType, Packer, Timestamp, Unpacker, unpackb
 
 from transport.errors import CallHomeError, DecodeError, EncodeError
+from transport.wire.ints import INTS, Ints, read_ints
 from transport.wire.values import (
     MAX_DEPTH,
     NOT_PLAIN,
@@ -47,6 +48,8 @@ _LOWERED: Final = b"\x91" * (_NATIVE_DEPTH - MAX_DEPTH)
 """Arrays of one, put before a value so that the C parser's limit becomes ours."""
 _KEPT_BYTES: Final = 1 << 20
 _LONG: Final = 32
+_SAMPLE: Final = 4_096
+"""Bytes of long data that are looked at first."""
 
 _STRAY_BYTES: Final = frozenset({*range(0xC4, 0xCA), *range(0xD4, 0xD9)})
 _NESTING_BYTES: Final = frozenset({*range(0x80, 0xA0), *range(0xDC, 0xE0)})
@@ -88,6 +91,8 @@ class _Quick:
             if annotated_fault(value) is not None:
                 raise _NotPlain
             return [_ANNOTATED_HEAD, value.data, value.id, value.event, value.comment, value.error]
+        if kind is Ints:
+            return ExtType(INTS, value.data)
         if kind is _Exported:
             return value.ext
         scalar = plain_scalar(value)
@@ -238,16 +243,23 @@ class _Rebuild(Walk):
         return Annotated(*fields)  # type: ignore[arg-type]
 
 
+def _rebuilt_ints(walk: Walk, value: object) -> object:
+    return value
+
+
+_Rebuild._handlers[Ints] = _rebuilt_ints
+
+
 def unpack(data: bytes, restore: Restore | None) -> object:
     """The value of ``pack``; raises ``DecodeError`` for anything else.
 
     A UTC timestamp of MessagePack itself (extension -1), which a foreign sender may use, becomes an
     aware datetime. Errors of ``restore`` that are ours pass unchanged.
     """
-    if len(data) > MAX_DEPTH and len(data.translate(None, _NO_NESTING)) > MAX_DEPTH:
+    if _may_nest(data):
         _check_shape(data)
     try:
-        return unpackb(data, ext_hook=_no_extension, strict_map_key=False, timestamp=3)
+        return unpackb(data, ext_hook=_ints_only, strict_map_key=False, timestamp=3)
     except Exception:
         pass
     # Not plain, or no value at all: the careful way can tell. Nothing was restored yet.
@@ -259,7 +271,7 @@ def unpack_bare(data: bytes) -> object:
 
     Raises ``DecodeError``; memory taken is bounded as in ``unpack``.
     """
-    if len(data) > MAX_DEPTH and len(data.translate(None, _NO_NESTING)) > MAX_DEPTH:
+    if _may_nest(data):
         _check_shape(data)
     try:
         return unpackb(data, ext_hook=_no_extension, strict_map_key=False, timestamp=3)
@@ -267,6 +279,23 @@ def unpack_bare(data: bytes) -> object:
         raise DecodeError(f"MessagePack: extension {error.args[0]} has no meaning here") from None
     except Exception as error:
         raise _decode_error(error) from error
+
+
+def _may_nest(data: bytes) -> bool:
+    """Whether there are as many bytes that could begin a container as it takes to be too deep."""
+    if len(data) <= MAX_DEPTH:
+        return False
+    # Numbers and text have such bytes in them, too: the beginning of long data mostly decides.
+    if len(data) > _SAMPLE and len(data[:_SAMPLE].translate(None, _NO_NESTING)) > MAX_DEPTH:
+        return True
+    return len(data.translate(None, _NO_NESTING)) > MAX_DEPTH
+
+
+def _ints_only(code: int, data: bytes) -> list[int]:
+    """The extension that the quick way takes."""
+    if code == INTS:
+        return read_ints(data)
+    raise _NotPlain(code)
 
 
 def _no_extension(code: int, data: bytes) -> NoReturn:
@@ -339,6 +368,8 @@ class _Reader:
         if code in (_TUPLE, _ANNOTATED) and not data:
             self.open_heads += 1
             return _Head(code)
+        if code == INTS:
+            return read_ints(data)
         kind = _LOADS.get(code)
         if kind is None:
             raise DecodeError(f"MessagePack: extension {code} has no meaning here")
