@@ -27,6 +27,8 @@ suites:
   frames   arrays of 64 KiB to 64 MiB in shared memory, copied in or written in place
   cancel   from stop() or leaving `async with` until the engine knows, alone and beside busy streams
   startup  seconds from launch until four engines have answered; idle memory of an engine
+  agentic  512 requests in flight over four engines, each with 30,000 to 60,000 token ids as a
+           list or an int32 array, 100 small items back: requests a second, p50, p99
 
 over two nodes on loopback (client and router on the first core, ingress and engine on the second):
   plane.unary, plane.stream, plane.bidi, plane.frames, plane.cancel: the same workloads; beside
@@ -40,18 +42,19 @@ examples:
   python -m perf run --suite stream --repeat 1 --profile engine   # perf-profile.0.engine.PID.pstats
 """
 _VERSUS = f"""\
-Runs suites by callhome over two nodes and by the client and worker of Dynamo's own wheel
-(ai-dynamo-runtime {versus.VERSION}), one right after the other, on the same cores. Prints both,
-and the median of the ratios (callhome / dynamo) against the limits. The wheel runs the very same
-suites; its client has no call for two-way streams, so there is no plane.bidi here.
+Runs suites by callhome, over two nodes (plane.) or inside one, and by the client and worker of
+Dynamo's own wheel (ai-dynamo-runtime {versus.VERSION}), one right after the other, on the same
+cores. Prints both, and the median of the ratios (callhome / dynamo) against the limits. The wheel
+runs the very same suites; its client has no call for two-way streams, so there is no plane.bidi
+here.
 
 The wheel needs an interpreter of its own, named by --python or ${versus.VARIABLE}:
   python3 -m venv dynamo-venv
   dynamo-venv/bin/pip install ai-dynamo-runtime=={versus.VERSION}
 
-What to know when reading: arrays of plane.frames are bytes to Dynamo, which has no arrays. A
-stopped stream of Dynamo's ends without its last item, and leaving a stream early is a stop there.
-The wheel runs on asyncio's own loop, as callhome does; --loop uvloop gives it the faster one.
+What to know when reading: arrays of plane.frames are bytes to Dynamo, which has no arrays; the
+token ids of agentic.array are a list there, as its users send them. A stopped stream of Dynamo's
+ends without its last item, and leaving a stream early is a stop there. The wheel runs on asyncio's own loop, as callhome does; --loop uvloop gives it the faster one.
 """
 _VERSUS_END = """\
 examples:

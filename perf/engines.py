@@ -48,6 +48,18 @@ class Tokens(Engine[dict[str, Any], dict[str, Any]]):
             yield {"token_ids": [index], "text": "tok"}
 
 
+class Agent(Engine[dict[str, Any], dict[str, Any]]):
+    """Reads a long prompt, a list or an array, and answers with ``items`` small dicts."""
+
+    async def generate(
+        self, request: dict[str, Any], ctx: Context
+    ) -> AsyncIterator[dict[str, Any]]:
+        prompt = request["token_ids"]
+        check = [len(prompt), int(prompt[-1])]
+        for index in range(request["items"]):
+            yield {"token_ids": [index], "text": "tok", "prompt": check}
+
+
 class EchoItems(BidirectionalEngine[Any, Any]):
     """Sends back every item of the request stream."""
 

@@ -22,6 +22,7 @@ def _spec(served: Served) -> EngineSpec:
         endpoint=served.endpoint,
         engine=f"perf.engines:{served.attribute}",
         capacity=512,
+        replicas=served.replicas,
         cpus=[served.core],
     )
 

@@ -20,16 +20,21 @@ LIMIT = 60.0
 
 
 class Served(NamedTuple):
-    """One engine: ``attribute`` of the road's module of engines, served at ``endpoint``."""
+    """One engine: ``attribute`` of the road's module of engines, served at ``endpoint`` by
+    ``replicas`` processes.
+    """
 
     endpoint: str
     attribute: str
     core: int
+    replicas: int = 1
 
 
-def engine(plan: Plan, endpoint: str, attribute: str, *, core: int | None = None) -> Served:
+def engine(
+    plan: Plan, endpoint: str, attribute: str, *, core: int | None = None, replicas: int = 1
+) -> Served:
     """One engine, on the engines' core unless told otherwise."""
-    return Served(endpoint, attribute, plan.engine_core if core is None else core)
+    return Served(endpoint, attribute, plan.engine_core if core is None else core, replicas)
 
 
 def launched(plan: Plan, engines: Sequence[Served]) -> AbstractAsyncContextManager[Client]:

@@ -1,6 +1,7 @@
-"""The same suites by callhome over two nodes and by Dynamo's own wheel, in turn, and their ratios.
+"""The same suites by callhome and by Dynamo's own wheel, in turn, and their ratios.
 
-The wheel lives in an interpreter of its own, which runs the very suites of ``perf.suites`` over
+``plane.`` suites run over two nodes of ours, the others inside one; the wheel has but one road, TCP
+on loopback. The wheel lives in an interpreter of its own, which runs the very suites of ``perf.suites`` over
 ``perf.peers.wheel``. Every repetition measures both, one right after the other, so that a slow
 minute of the machine is in both; the ratios are medians over the repetitions.
 """
@@ -20,7 +21,7 @@ from perf.plan import DYNAMO, PLANE, PerfError, Plan
 #: The version that the request plane is held against.
 VERSION = "1.6.1"
 #: Suites that Dynamo's Python client can run at all.
-SUITES = tuple(PLANE + name for name in ("unary", "stream", "frames", "cancel"))
+SUITES = (*(PLANE + name for name in ("unary", "stream", "frames", "cancel")), "agentic")
 VARIABLE = "CALLHOME_PERF_DYNAMO"
 _HOW = f"""\
 make a venv for it (Linux on x86-64) and name its python:
@@ -47,6 +48,8 @@ LIMITS = (
     Limit("unary.c64", "req_s", 4.0),
     Limit("stream.c1", "frames_s", 6.0),
     Limit("stream.c32", "frames_s", 4.5),
+    Limit("agentic.list", "req_s", 4.0),
+    Limit("agentic.array", "req_s", 9.0),
 )
 
 
@@ -100,16 +103,16 @@ def measure(
             name = suite.removeprefix(PLANE)
             try:
                 # Who goes first changes, so that neither side always has the warmer machine.
-                sides = [(PLANE, ""), (DYNAMO, python)]
+                sides = [(suite, ""), (DYNAMO + name, python)]
                 taken = {
-                    road: run_job(replace(plan, job=road + name), python=interpreter)
-                    for road, interpreter in (sides if repetition % 2 == 0 else sides[::-1])
+                    job: run_job(replace(plan, job=job), python=interpreter)
+                    for job, interpreter in (sides if repetition % 2 == 0 else sides[::-1])
                 }
             except PerfError as error:
                 failures.append(f"{suite}, repetition {repetition + 1}: {error}")
                 say(f"    FAILED: {error}")
             else:
-                _pair(ours, taken[PLANE], taken[DYNAMO])
+                _pair(ours, taken[suite], taken[DYNAMO + name])
     return list(ours.values()), failures
 
 

@@ -77,21 +77,23 @@ class Stream:
 
 @asynccontextmanager
 async def launched(plan: Plan, engines: Sequence[Served]) -> AsyncIterator[Caller]:
-    """A worker with ``engines``, and a client of each.
+    """Workers with ``engines``, as many as the engines have replicas, and a client of each engine.
 
-    Raises PerfError when the worker does not come up, CoreNotOurs when it left its core.
+    Raises PerfError when a worker does not come up, CoreNotOurs when it left its core.
     """
     with tempfile.TemporaryDirectory(prefix="callhome-perf-") as folder:
         os.environ.update(environment(folder))
-        worker = _worker(plan, engines)
+        workers = [_worker(plan, engines) for _ in range(engines[0].replicas)]
         try:
-            yield Caller(await _clients(worker, engines))
-            allowed = os.sched_getaffinity(worker.pid)
-            if allowed != {engines[0].core}:
-                raise CoreNotOurs(f"the worker may use the cores {sorted(allowed)}")
+            yield Caller(await _clients(workers, engines))
+            for worker in workers:
+                allowed = os.sched_getaffinity(worker.pid)
+                if allowed != {engines[0].core}:
+                    raise CoreNotOurs(f"a worker may use the cores {sorted(allowed)}")
         finally:
-            worker.kill()
-            worker.wait()
+            for worker in workers:
+                worker.kill()
+                worker.wait()
 
 
 def _worker(plan: Plan, engines: Sequence[Served]) -> subprocess.Popen[bytes]:
@@ -100,7 +102,9 @@ def _worker(plan: Plan, engines: Sequence[Served]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
 
 
-async def _clients(worker: subprocess.Popen[bytes], engines: Sequence[Served]) -> dict[str, Any]:
+async def _clients(
+    workers: Sequence[subprocess.Popen[bytes]], engines: Sequence[Served]
+) -> dict[str, Any]:
     from dynamo.runtime import DistributedRuntime
 
     runtime = DistributedRuntime(asyncio.get_running_loop(), "file", "tcp")
@@ -109,10 +113,14 @@ async def _clients(worker: subprocess.Popen[bytes], engines: Sequence[Served]) -
         client = await runtime.endpoint(served.endpoint).client()
         try:
             async with asyncio.timeout(LIMIT):
-                await client.wait_for_instances()
+                # The wheel tells of the first instance only; the others have to be looked for.
+                while len(await client.wait_for_instances()) < len(workers):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
         except TimeoutError:
-            code = worker.poll()
-            raise PerfError(f"the wheel's worker did not come up (exit code {code})") from None
+            codes = [worker.poll() for worker in workers]
+            raise PerfError(
+                f"not all of the wheel's workers came up (exit codes {codes})"
+            ) from None
         clients[served.endpoint] = client
     return clients
 

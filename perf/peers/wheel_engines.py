@@ -25,6 +25,14 @@ async def tokens(request: dict[str, Any], context: Any) -> AsyncIterator[Any]:
         yield {"token_ids": [index], "text": "tok"}
 
 
+async def agent(request: dict[str, Any], context: Any) -> AsyncIterator[Any]:
+    """Reads a long prompt and answers with ``items`` small dicts, a fresh one each."""
+    prompt = request["token_ids"]
+    check = [len(prompt), int(prompt[-1])]
+    for index in range(request["items"]):
+        yield {"token_ids": [index], "text": "tok", "prompt": check}
+
+
 async def frames(request: dict[str, Any], context: Any) -> AsyncIterator[Any]:
     """Streams ``count`` pieces of bytes, stamped as the arrays of ``perf.engines.Frames``."""
     rows, row = request["shape"]
@@ -65,7 +73,13 @@ class Silent:
             del self.waiting[number], self.seen[number]
 
 
-HANDLERS = {"answer": answer, "Tokens": tokens, "Frames": frames, "Silent": Silent().generate}
+HANDLERS = {
+    "answer": answer,
+    "Tokens": tokens,
+    "Agent": agent,
+    "Frames": frames,
+    "Silent": Silent().generate,
+}
 
 
 async def main(served: list[str]) -> None:
