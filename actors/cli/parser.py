@@ -185,6 +185,10 @@ def _add_talk(add: Any) -> None:
             nargs="?",
             help="the request (null); - is stdin",
         )
+        talk.add_argument(
+            "--migration-limit", type=int, metavar="N",
+            help="times to go on at another worker when this one fails",
+        )  # fmt: skip
         _add_road(talk)
     chat = add("chat", "talk", "lines in, answers out", _CHAT, _CHAT_END + _ITEMS)
     chat.add_argument("endpoint", metavar="ENDPOINT", help="namespace.component.endpoint")
@@ -193,6 +197,13 @@ def _add_talk(add: Any) -> None:
 
 
 def _add_road(talk: argparse.ArgumentParser) -> None:
+    talk.add_argument(
+        "--instance", type=int, metavar="ID", help="this worker and no other (callhome busy)"
+    )
+    talk.add_argument(
+        "--priority", type=int, default=0, metavar="N",
+        help="of two that wait at a router, the larger goes first (0)",
+    )  # fmt: skip
     talk.add_argument(
         "--connect", metavar="tcp://HOST:PORT",
         help="the node that listens there, in place of one of this machine",

@@ -60,7 +60,15 @@ async def _call(options: Namespace) -> int:
     with Interrupts():
         async with _client(options) as client:
             limit = getattr(options, "timeout", DEFAULT)
-            put(to_line(await client.call(options.endpoint, options.request, timeout=limit)))
+            answer = await client.call(
+                options.endpoint,
+                options.request,
+                timeout=limit,
+                instance=options.instance,
+                priority=options.priority,
+                migration_limit=options.migration_limit,
+            )
+            put(to_line(answer))
     return 0
 
 
@@ -68,7 +76,14 @@ async def _stream(options: Namespace) -> int:
     with Interrupts(signal.SIGINT) as interrupts:
         async with _client(options) as client:
             limit = getattr(options, "timeout", None)
-            items = client.stream(options.endpoint, options.request, timeout=limit)
+            items = client.stream(
+                options.endpoint,
+                options.request,
+                timeout=limit,
+                instance=options.instance,
+                priority=options.priority,
+                migration_limit=options.migration_limit,
+            )
             async with items:
                 interrupts.ask = lambda: _ask(items)
                 async for item in items:
@@ -84,7 +99,12 @@ def _ask(items: ResponseStream) -> None:
 async def _chat(options: Namespace) -> int:
     with Interrupts(signal.SIGINT) as interrupts:
         async with _client(options) as client:
-            answers = client.open(options.endpoint, timeout=getattr(options, "timeout", None))
+            answers = client.open(
+                options.endpoint,
+                timeout=getattr(options, "timeout", None),
+                instance=options.instance,
+                priority=options.priority,
+            )
             async with answers:
                 interrupts.ask = lambda: _ask(answers)
                 await _converse(answers, options.json)

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Generic, TypeVar
 
+from actors.kernel.attempts import Replay, Resume
 from actors.kernel.calls import DEFAULT, Caller, Timeout
 from actors.kernel.ref import Lookup
 from actors.kernel.requests import RequestStream
@@ -76,9 +77,20 @@ class EngineContext(Context):
         *,
         timeout: Timeout = DEFAULT,
         codec: str | None = None,
+        instance: int | None = None,
+        priority: int = 0,
+        migration_limit: int | None = None,
     ) -> Any:
         """Exactly one answer of another endpoint; as ``Client.call``."""
-        return await self._calls().call(endpoint, request, timeout=timeout, codec=codec)
+        return await self._calls().call(
+            endpoint,
+            request,
+            timeout=timeout,
+            codec=codec,
+            instance=instance,
+            priority=priority,
+            migration_limit=migration_limit,
+        )
 
     def stream(
         self,
@@ -87,15 +99,44 @@ class EngineContext(Context):
         *,
         timeout: Timeout = None,
         annotated: bool = False,
+        instance: int | None = None,
+        priority: int = 0,
+        migration_limit: int | None = None,
+        resume: Resume | None = None,
     ) -> ResponseStream:
         """A stream of another endpoint; as ``Client.stream``."""
-        return self._calls().stream(endpoint, request, timeout=timeout, annotated=annotated)
+        return self._calls().stream(
+            endpoint,
+            request,
+            timeout=timeout,
+            annotated=annotated,
+            instance=instance,
+            priority=priority,
+            migration_limit=migration_limit,
+            resume=resume,
+        )
 
     def open(
-        self, endpoint: str, *, timeout: Timeout = None, annotated: bool = False
+        self,
+        endpoint: str,
+        *,
+        timeout: Timeout = None,
+        annotated: bool = False,
+        instance: int | None = None,
+        priority: int = 0,
+        migration_limit: int | None = None,
+        replay: Replay | None = None,
     ) -> DuplexStream:
         """A bidirectional stream to another endpoint; as ``Client.open``."""
-        return self._calls().open(endpoint, timeout=timeout, annotated=annotated)
+        return self._calls().open(
+            endpoint,
+            timeout=timeout,
+            annotated=annotated,
+            instance=instance,
+            priority=priority,
+            migration_limit=migration_limit,
+            replay=replay,
+        )
 
 
 class _Base:

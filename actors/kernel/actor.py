@@ -191,6 +191,9 @@ class Actor:
         counters = self.counters.to_dict() | {f"bus.{name}": count for name, count in port.items()}
         counters |= {"memory.bytes": memory.in_use, "memory.slots": memory.slots}
         counters["memory.lent"] = memory.lent
+        counters |= {
+            f"calls.{name}": count for name, count in self.runtime.home.between.statistics().items()
+        }
         yield self.carries() | {"counters": counters}
 
     def _told(self, sender: int, m: Tell) -> None:

@@ -13,22 +13,25 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
 
-from actors.kernel.links import held
-from actors.kernel.opened import Limits, Opened
+from actors.kernel.asked import asked
+from actors.kernel.attempts import Replay, Request, Resume
+from actors.kernel.opened import Opened
 from actors.kernel.responses import DuplexStream, ResponseStream, drop_queue, plain
 from actors.kernel.runtime import Runtime
 from transport.bus.address import Address
 from transport.context import Context
 from transport.errors import (
-    AttachFailed,
+    CallHomeError,
     Cancelled,
+    EngineError,
     LocalProtocolError,
     RemoteProtocolError,
     shown,
 )
-from transport.payload import REQUEST, Encoded, inline_kept
+from transport.payload import REQUEST, Encoded
 from transport.shm.frames import Frames
 from transport.wire.codec import check_codec
+from transport.wire.plain import PLAIN
 
 _MAX_ID = 256
 #: Metadata that callhome's nodes tell each other beside the user's; never seen by a handler.
@@ -43,78 +46,6 @@ class Default(Enum):
 
 DEFAULT: Final = Default.DEFAULT
 Timeout = float | None | Default
-
-
-class Request:
-    """One request as it is sent, and sent again when its frames could not be attached."""
-
-    __slots__ = (
-        "caller",
-        "codec",
-        "context",
-        "encoded",
-        "limits",
-        "many",
-        "named",
-        "target",
-        "via",
-    )
-
-    def __init__(
-        self, caller: Caller, target: str, many: bool, codec: str, context: Context, named: bool
-    ):
-        self.caller = caller
-        self.target = target
-        self.many = many
-        self.codec = codec
-        self.context = context
-        self.named = named
-        self.encoded = Encoded(b"", [], 0)
-        self.limits = Limits(None, None, None)
-        self.via: Address | None = None
-
-    def send(self) -> Opened:
-        """Open the stream. What it raises leaves no frame behind."""
-        caller = self.caller
-        try:
-            via = caller.route(self.target)
-            return caller.runtime.home.open(
-                via,
-                self.target,
-                self.encoded,
-                many=self.many,
-                codec=self.codec,
-                native=True,
-                limits=self.limits,
-                context=self.context,
-                named=self.named,
-            )
-        except BaseException:
-            for handle in held(self.encoded.handles):
-                caller.runtime.memory.unexport(handle)
-            self.context.unlink()
-            raise
-
-    def again(self, stream: Opened) -> Opened | None:
-        """The stream opened once more with its bytes in line, if the worker could not attach our
-        memory.
-        """
-        if not isinstance(stream.error, AttachFailed) or stream.seq or not self.encoded.handles:
-            return None
-        links = self.caller.runtime.links
-        kept = links.take_requests(stream.number)
-        if not kept:
-            return None
-        self.encoded = inline_kept(self.encoded, links.memory)
-        if self.caller.parent is not None:
-            self.caller.parent.link(self.context)  # the first stream's end has cut it
-        return self.send()
-
-    def give_up(self, stream: Opened) -> None:
-        """Nobody will read the stream or send it again: give back what it holds for that."""
-        drop_queue(self.caller.runtime, stream)
-        if isinstance(stream.error, AttachFailed):
-            self.caller.runtime.links.refused(stream.number)
 
 
 class Caller:
@@ -141,8 +72,17 @@ class Caller:
         metadata: Mapping[str, str] | None = None,
         request_id: str | None = None,
         codec: str | None = None,
+        instance: int | None = None,
+        priority: int = 0,
+        migration_limit: int | None = None,
     ) -> Any:
         """Exactly one answer, or an error.
+
+        A request that no worker has begun, or whose worker has died without an answer, goes to
+        another one by itself, up to ``retry_limit`` times (a setting). ``migration_limit``: how
+        often that is also done when the first worker may still be at it, or has answered and died;
+        a setting, too, and 0 by default. ``instance``: this worker (see ``client.workers``) and no
+        other. ``priority``: of two that wait at a router the larger one goes first.
 
         ``timeout`` is in seconds; None means no limit, the default is ``call_timeout`` of the
         settings. Raises Cancelled when it was stopped or killed, DeadlineExceeded, NoWorkers,
@@ -153,6 +93,11 @@ class Caller:
         """
         limit = self.runtime.settings.call_timeout if timeout is DEFAULT else timeout
         sent = self._request(endpoint, False, limit, metadata, request_id, codec)
+        sent.whole = True
+        if instance is not None or priority or migration_limit is not None:
+            sent.attempts = asked(
+                sent, instance=instance, priority=priority, migrations=migration_limit
+            )
         sent.encoded = self.encode(request, sent)
         stream = sent.send()
         answers: list[Any] = []
@@ -164,9 +109,16 @@ class Caller:
                         # without which the engine is not resumed to find its end.
                         answers.append(self._take(stream))
                     await stream.wait()
-                retried = sent.again(stream)
+                if stream.error is None and stream.codec is not sent.codec:
+                    self._look_for_error(stream, answers)
+                if stream.error is None:
+                    break
+                retried = await sent.again(stream)
                 if retried is None:
                     break
+                # Nobody has seen what came: an answer without its end is none.
+                drop_queue(self.runtime, stream)
+                answers.clear()
                 stream = retried
         except BaseException:
             sent.context.kill("the call was cancelled")
@@ -189,6 +141,17 @@ class Caller:
             )
         return plain(answers[0] if answers else self._take(stream), stream.codec)
 
+    def _look_for_error(self, stream: Opened, answers: list[Any]) -> None:
+        """An error item of a foreign worker that tells of its own state is its stream's error."""
+        if stream.codec in PLAIN and stream.queue and not answers:
+            answers.append(self._take(stream))
+        if stream.codec in PLAIN and len(answers) == 1 and stream.seq == 1:
+            try:
+                plain(answers[0], stream.codec)
+            except CallHomeError as error:
+                if type(error) is not EngineError:
+                    stream.error, stream.faulty = error, 1
+
     def _take(self, stream: Opened) -> Any:
         queued = stream.queue.popleft()
         if isinstance(queued, bytes):
@@ -210,6 +173,10 @@ class Caller:
         request_id: str | None = None,
         codec: str | None = None,
         annotated: bool = False,
+        instance: int | None = None,
+        priority: int = 0,
+        migration_limit: int | None = None,
+        resume: Resume | None = None,
     ) -> ResponseStream:
         """A stream of answers: ``async with client.stream(...) as items: async for item in items:
         ...``.
@@ -217,9 +184,26 @@ class Caller:
         Times are in seconds: ``timeout`` for the whole stream, ``first_item_timeout``, and
         ``gap_timeout`` between items; None means no limit. Leaving the block early kills the
         stream. With ``annotated`` each item comes as ``Annotated``.
+
+        ``instance`` and ``priority`` are as for ``call``, and so are the attempts before the first
+        item. A stream that breaks behind it is continued elsewhere up to ``migration_limit`` times
+        (default: the setting): ``resume(request, delivered)`` gets the request and all items so
+        far, and returns the request for the rest, or None when there is none. A request with
+        ``token_ids`` needs no such function. Raises LocalProtocolError for a ``migration_limit``
+        with which nothing could be done.
         """
         sent = self._request(endpoint, False, _given(timeout, None), metadata, request_id, codec)
         self._limit(sent, first_item_timeout, gap_timeout)
+        limit = self.runtime.settings.migration_limit
+        if limit or resume or instance is not None or priority or migration_limit is not None:
+            sent.attempts = asked(
+                sent,
+                instance=instance,
+                priority=priority,
+                migrations=migration_limit,
+                resume=resume,
+                request=request,
+            )
         return ResponseStream(self, sent, request, annotated)
 
     def open(
@@ -233,10 +217,27 @@ class Caller:
         request_id: str | None = None,
         codec: str | None = None,
         annotated: bool = False,
+        instance: int | None = None,
+        priority: int = 0,
+        migration_limit: int | None = None,
+        replay: Replay | None = None,
     ) -> DuplexStream:
-        """A stream each way, to a bidirectional engine; the options are those of ``stream``."""
+        """A stream each way, to a bidirectional engine; the options are those of ``stream``.
+
+        It is continued elsewhere only with ``replay(sent, received)``, which returns the request
+        items with which the new worker is to begin; what is sent afterwards follows them.
+        """
         sent = self._request(endpoint, True, _given(timeout, None), metadata, request_id, codec)
         self._limit(sent, first_item_timeout, gap_timeout)
+        limit = self.runtime.settings.migration_limit
+        if limit or replay or instance is not None or priority or migration_limit is not None:
+            sent.attempts = asked(
+                sent,
+                instance=instance,
+                priority=priority,
+                migrations=migration_limit,
+                replay=replay,
+            )
         return DuplexStream(self, sent, None, annotated)
 
     def cancel(
@@ -248,13 +249,13 @@ class Caller:
         Raises LocalProtocolError for an empty id: it would name nothing, or everything.
         """
         _check_id(request_id)
-        stream = self.runtime.home.find(request_id)
-        if stream is None:
+        context = self.runtime.home.find(request_id)
+        if context is None:
             return False
         if kill:
-            stream.context.kill(reason)
+            context.kill(reason)
         else:
-            stream.context.stop(reason)
+            context.stop(reason)
         return True
 
     def _limit(self, sent: Request, first: Timeout, gap: Timeout) -> None:

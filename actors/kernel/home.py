@@ -11,20 +11,22 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from actors.errors import WorkerLost
+from actors.kernel.between import Between
+from actors.kernel.deaths import Deaths
 from actors.kernel.opened import Limits, Opened
 from actors.kernel.peers import GONE
 from actors.messages import (
     Accept,
     Credit,
     End,
+    Faulted,
     Feed,
     FeedCredit,
     Item,
     Items,
     Kill,
-    Lost,
     Report,
+    Route,
     Stop,
 )
 from transport.bus.address import Address
@@ -34,7 +36,7 @@ from transport.errors import (
     CallHomeError,
     Cancelled,
     ConnectionLost,
-    DeadlineExceeded,
+    EngineError,
     LocalProtocolError,
     PeerLost,
     RemoteProtocolError,
@@ -64,6 +66,7 @@ class Home:
         self._dirty: list[Opened] = []
         #: Streams that a handler of this actor's mailbox opened, and may be waiting for.
         self.handler_streams = 0
+        self.between = Between()
         #: By router, then by worker: what came home with an End and goes out with the next Open.
         self._reports: dict[int, dict[int, Report]] = {}
         runtime.on(Accept, self._accept)
@@ -71,7 +74,8 @@ class Home:
         runtime.on(Item, self._item)
         runtime.on(End, self._end)
         runtime.on(FeedCredit, self._feed_credit)
-        runtime.on(Lost, self._lost)
+        self._deaths = Deaths(self)
+        runtime.on(Faulted, _ignore)
         runtime.port.before_flush.append(self._collect)
 
     def open(
@@ -86,27 +90,30 @@ class Home:
         limits: Limits,
         context: Context,
         named: bool,
+        route: Route | None = None,
+        keep: int = 0,
     ) -> Opened:
-        """Send an Open to ``via`` (a router, or the actor itself).
+        """Send an Open to ``via`` (a router, or the actor itself). ``keep`` is as in ``Opened``.
 
         Raises ConnectionLost when ``via`` is dead, LocalProtocolError when the caller's own request
         id is in flight already or this runtime has closed, OutboxFull when ``via`` does not read.
         """
         runtime = self.runtime
         runtime.check_open()
-        if named and context.id in self._by_id:
+        if named and self.find(context.id) is not None:
             raise LocalProtocolError(
                 f"request id {context.id!r} is in flight on this client; wait for its end "
                 "or choose another"
             )
         if not runtime.peers.watch(via):
-            raise PeerLost(f"{via} is dead: {runtime.peers.death(via) or GONE}")
+            raise PeerLost(f"{via} is dead: {runtime.peers.death(via) or GONE}", sent="no")
         number = self._next
         self._next = number + 1
         stream = Opened(self, number, target, via, many, codec, context, limits)
         reports = self._reports.pop(via.incarnation, None)
         found = list(reports.values()) if reports else []
-        message = stream.message(encoded, native, found)
+        message = stream.message(encoded, native, found, route)
+        stream.keep = keep
         runtime.port.queue(via, message, size=encoded.carried + 128, bounded=True)
         runtime.links.requested(number, encoded.handles, via)
         self.streams[number] = stream
@@ -122,9 +129,12 @@ class Home:
         runtime.port.hurry()
         return stream
 
-    def find(self, request_id: str) -> Opened | None:
-        """The stream in flight that the caller gave this id."""
-        return self._by_id.get(request_id)
+    def find(self, request_id: str) -> Context | None:
+        """The context of the request in flight that the caller gave this id."""
+        stream = self._by_id.get(request_id)
+        if stream is not None:
+            return stream.context
+        return self.between.find(request_id)
 
     def busy(self) -> bool:
         """Whether anything here needs the coarse timer."""
@@ -144,11 +154,15 @@ class Home:
         peers.note(m.peer)
         # Watched also for a stream that is forgotten: until it says otherwise, it holds our frames.
         if not peers.watch(m.peer) and (how := peers.death(m.peer)) is not None:
-            self.runtime.links.refused(m.stream)  # its barrier was passed: nothing of it follows
+            self._deaths.came_back(
+                m.stream, stream
+            )  # its barrier was passed: nothing of it follows
             if stream is not None:
-                self._finish(stream, machine.LOST, PeerLost(f"{m.peer} died: {how}"))
+                error = PeerLost(f"{m.peer} died: {how}", **stream.worker(m.peer))
+                self.finish(stream, machine.LOST, error)
             return
-        self.runtime.links.accepted(m.stream, m.peer.incarnation)
+        keep = stream is not None and stream.keep > 0
+        self.runtime.links.accepted(m.stream, m.peer.incarnation, keep)
         if stream is None:
             self._kill_unknown(m.peer.incarnation, m.stream)
             return
@@ -200,6 +214,9 @@ class Home:
             )
             return None
         stream.state.feed(machine.DATA, RemoteProtocolError)
+        if stream.keep == 1:
+            stream.keep = 0
+            self.runtime.links.settled(number)
         stream.seq += count
         stream.progress = time.monotonic()
         return stream
@@ -230,8 +247,12 @@ class Home:
     def _end(self, sender: int, m: End) -> None:
         stream = self.streams.get(m.stream)
         error = None if m.error is None else read_error(m.error)
-        if stream is None or not isinstance(error, AttachFailed):
+        if stream is None or error is None:
             self.runtime.links.refused(m.stream)  # no Accept came before: nobody holds its frames
+        elif stream.keep or isinstance(error, AttachFailed):
+            self.runtime.links.came_back(m.stream)
+        else:
+            self.runtime.links.refused(m.stream)
         if stream is None:
             return
         if stream.peer is not None and sender != stream.peer.incarnation:
@@ -245,7 +266,9 @@ class Home:
             if not stream.state.response_open:
                 return  # they were not the items that were due, and the stream has failed
         if error is not None:
-            self._finish(stream, machine.FAIL, error)
+            if sender != stream.via.incarnation and type(error) is not EngineError:
+                error.details.setdefault("instance", str(sender))  # who is not to get it again
+            self.finish(stream, machine.FAIL, error)
         elif m.total != stream.seq:
             # A clean end needs every item before it: anything else is a cut, whoever made it.
             self._fail(
@@ -255,7 +278,7 @@ class Home:
                 ),
             )
         else:
-            self._finish(stream, machine.END, None)
+            self.finish(stream, machine.END, None)
 
     def _feed_credit(self, sender: int, m: FeedCredit) -> None:
         stream = self.streams.get(m.stream)
@@ -263,12 +286,14 @@ class Home:
             stream.feed_credit.grant(m.items, m.bytes)
             stream.wake_feed()
 
-    def _finish(self, stream: Opened, signal: int, error: CallHomeError | None) -> None:
+    def finish(self, stream: Opened, signal: int, error: CallHomeError | None) -> None:
         """The response has ended, well or badly; nothing more belongs to this number."""
         if not stream.state.accepts(signal):
             return
         stream.state.feed(signal, RemoteProtocolError)
         stream.error = stream.error or error
+        if stream.error is None and stream.keep:
+            self.runtime.links.settled(stream.number)
         self._forget(stream)
 
     def _forget(self, stream: Opened) -> None:
@@ -285,6 +310,16 @@ class Home:
         stream.wake()
         stream.wake_feed()
 
+    def fail(self, stream: Opened, error: CallHomeError) -> None:
+        """The stream is broken from our side, which its reader or sender has found: what has
+        arrived behind is not delivered.
+        """
+        self.runtime.drop_items(stream.queue)
+        if stream.state.response_open:
+            self._fail(stream, error)
+        else:
+            stream.error = error
+
     def _fail(self, stream: Opened, error: CallHomeError) -> None:
         """The stream is broken from our side: tell the peer, keep what has arrived for the
         consumer.
@@ -292,7 +327,7 @@ class Home:
         self._tell_cancel(
             stream, Kill(self.runtime.address.incarnation, stream.number, str(error)[:200])
         )
-        self._finish(stream, machine.LOST, error)
+        self.finish(stream, machine.LOST, error)
 
     def _cancelled(self, stream: Opened) -> None:
         """The stream's context was stopped or killed here."""
@@ -309,6 +344,7 @@ class Home:
         if context.killed:
             self.runtime.drop_items(stream.queue)
             stream.error = stream.error or Cancelled(f"{stream.target}: {context.reason}")
+            stream.settle()
             self._forget(stream)
 
     def _tell_cancel(self, stream: Opened, message: Stop | Kill) -> None:
@@ -318,61 +354,25 @@ class Home:
             self.runtime.port.send(stream.peer, message, control=True)
         self.runtime.port.flush()  # a cancel does not wait for the tick's end
 
-    def _lost(self, sender: int, m: Lost) -> None:
-        """A router says that the worker it chose died; its Accept may still stand in our inbox."""
-        stream = self.streams.get(m.stream)
-        if stream is None:
-            self.runtime.links.refused(m.stream)
-        elif stream.peer is None and stream.via.incarnation == sender:
-            self.runtime.peers.reason(m.peer, m.reason)
-            self.runtime.port.poll_data()
-            self.runtime.peers.later(0.010, self._lost_settled, m)
-
-    def _lost_settled(self, m: Lost) -> None:
-        self.runtime.port.poll_data()
-        stream = self.streams.get(m.stream)
-        if stream is not None and stream.peer is None:
-            text = f"{stream.target}: {m.peer} died before it accepted the stream: {m.reason}"
-            self.runtime.links.refused(m.stream)
-            self._finish(stream, machine.LOST, WorkerLost(text))
-
     def down(self, address: Address, reason: str) -> None:
         """A process is gone, behind everything that it had sent."""
         self._reports.pop(address.incarnation, None)
-        for stream in list(self.streams.values()):
-            if stream.peer is not None:
-                if stream.peer.incarnation == address.incarnation:
-                    text = f"{stream.target}: {address} died after {stream.seq} items: {reason}"
-                    self._finish(stream, machine.LOST, PeerLost(text))
-            elif stream.via.incarnation == address.incarnation:
-                text = f"{stream.target}: {address} died before the stream was accepted: {reason}"
-                self._finish(stream, machine.LOST, PeerLost(text))
+        self._deaths.down(address, reason)
 
     def check(self, now: float) -> None:
         """The coarse timer: end what has run out of time."""
         for stream in list(self.streams.values()):
-            deadline, limits = stream.context.deadline, stream.limits
-            if deadline is not None and now >= deadline:
-                self._fail(
-                    stream,
-                    DeadlineExceeded(
-                        f"{stream.target}: no end within {round(limits.total or 0.0, 3):g} s"
-                    ),
-                )
-                continue
-            limit = limits.gap if stream.seq else limits.first
-            if limit is None or now - stream.progress < limit:
-                continue
-            if stream.window.items > 0 and stream.window.bytes > 0:
-                what = "further" if stream.seq else "first"
-                self._fail(
-                    stream, DeadlineExceeded(f"{stream.target}: no {what} item within {limit} s")
-                )
+            error = stream.expired(now)
+            if error is not None:
+                self._fail(stream, error)
 
     def close(self, reason: str) -> None:
         """Kill every stream: this runtime closes."""
-        for stream in list(self.streams.values()):
-            stream.context.kill(reason)
+        for context in [
+            *self.between.contexts(),
+            *(each.context for each in self.streams.values()),
+        ]:
+            context.kill(reason)
 
     def mark_feed(self, stream: Opened) -> None:
         """The stream has request items for this tick's batch."""
@@ -393,3 +393,7 @@ class Home:
             dirty, self._dirty = self._dirty, []
             for stream in dirty:
                 self.collect_feed(stream)
+
+
+def _ignore(sender: int, m: Faulted) -> None:
+    """The error item itself follows, and is told to the reader."""

@@ -72,6 +72,9 @@ class Links:
         #: Handles of requests that nobody has accepted yet, by stream; and those given back early.
         self._requests: dict[int, tuple[Address, list[Handle]]] = {}
         self._early: set[tuple[int, int, int]] = set()
+        #: Handles that are still ours for another attempt, by stream: somebody has accepted it and
+        #: holds them too, or it came back.
+        self._kept: dict[int, list[Handle]] = {}
         runtime.on(Announce, self._announce)
         runtime.on(Attached, self._attached)
         runtime.on(Release, self._release)
@@ -218,15 +221,21 @@ class Links:
         if values:
             self._requests[number] = (via, held(values))
 
-    def accepted(self, number: int, peer: int) -> None:
-        """``peer`` serves the stream and holds its frames from now on."""
-        for handle in self.take_requests(number):
+    def accepted(self, number: int, peer: int, keep: bool = False) -> None:
+        """``peer`` serves the stream and holds its frames from now on; with ``keep`` we do too,
+        until ``settled``.
+        """
+        handles = self.take_requests(number)
+        for handle in handles:
             key = (handle.segment, handle.offset, handle.generation)
             if key in self._early:
                 self._early.discard(key)
-                self.memory.unexport(handle)
+                if not keep:
+                    self.memory.unexport(handle)
             else:
-                self.memory.lend(handle, peer, number)
+                self.memory.lend(handle, peer, number, keep=keep)
+        if keep and handles:
+            self._kept[number] = handles
 
     def refused(self, number: int) -> None:
         """Nobody took the stream: its frames come back."""
@@ -234,9 +243,24 @@ class Links:
             self._early.discard((handle.segment, handle.offset, handle.generation))
             self.memory.unexport(handle)
 
+    def came_back(self, number: int) -> None:
+        """Nobody took the stream: its frames are ours, until ``settled``, for another attempt."""
+        handles = self.take_requests(number)
+        if handles:
+            self._early.difference_update(
+                [(each.segment, each.offset, each.generation) for each in handles]
+            )
+            self._kept[number] = handles
+
+    def settled(self, number: int) -> None:
+        """There will be no other attempt: what was kept for it goes back."""
+        for handle in self._kept.pop(number, ()):
+            self.memory.unexport(handle)
+
     def take_requests(self, number: int) -> list[Handle]:
-        """The frames of a refused request, still held, for another attempt."""
-        return self._requests.pop(number, (None, []))[1]
+        """The frames of a request that we still hold, for another attempt."""
+        kept = self._kept.pop(number, None)
+        return self._requests.pop(number, (None, []))[1] if kept is None else kept
 
     def _announce(self, sender: int, m: Announce) -> None:
         peer = self._runtime.peers.find(sender)

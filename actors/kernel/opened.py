@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.mailbox import IN_HANDLER
-from actors.messages import FeedEnd, FeedItem, Open, Report
+from actors.messages import FeedEnd, FeedItem, Open, Report, Route
 from transport.bus.address import Address
 from transport.context import Context
-from transport.errors import CallHomeError, Cancelled, LocalProtocolError
-from transport.payload import Encoded
+from transport.errors import (
+    CallHomeError,
+    Cancelled,
+    DeadlineExceeded,
+    LocalProtocolError,
+    text_of,
+)
+from transport.payload import REQUEST, Encoded, inline_kept
 from transport.wire import stream as machine
 from transport.wire.stream import ReceiveWindow, SendCredit, StreamState
 
@@ -42,22 +49,29 @@ class Opened:
     """
 
     __slots__ = (
+        "after",
         "codec",
         "context",
         "error",
+        "faulty",
+        "fed",
         "feed_batch",
         "feed_credit",
         "feed_seq",
         "feed_waiter",
         "home",
         "in_handler",
+        "keep",
         "limits",
         "many",
         "number",
         "peer",
         "progress",
         "queue",
+        "replay",
+        "replay_ends",
         "seq",
+        "settled",
         "state",
         "target",
         "via",
@@ -98,8 +112,22 @@ class Opened:
         self.feed_seq = 0
         self.feed_batch: list[bytes] = []
         self.feed_waiter: asyncio.Future[None] | None = None
+        #: The next attempt of the same request; ``settled``: there will be none.
+        self.after: Opened | None = None
+        self.settled = False
+        #: How long the request's frames stay ours, too: to the first item (1), or the end (2).
+        self.keep = 0
+        #: Request items have been sent; ``replay``: those that come before the caller's next, and
+        #: whether the caller has said his last behind them.
+        self.fed = False
+        self.replay: Iterator[Any] | None = None
+        self.replay_ends = False
+        #: Arrived items that stand for the stream's error.
+        self.faulty = 0
 
-    def message(self, encoded: Encoded, native: bool, reports: list[Report]) -> Open:
+    def message(
+        self, encoded: Encoded, native: bool, reports: list[Report], route: Route | None
+    ) -> Open:
         """The Open that begins this stream; ``reports`` are for the router that it goes to."""
         home, context = self.home, self.context
         return Open(
@@ -119,7 +147,34 @@ class Opened:
             context.id,
             None,
             reports,
+            route,
         )
+
+    def worker(self, peer: Address | None) -> dict[str, str]:
+        """The details of an error that tell which worker failed; a router is none."""
+        if peer is None or peer.incarnation == self.via.incarnation:
+            return {}
+        return {"instance": str(peer.incarnation)}
+
+    def expired(self, now: float) -> DeadlineExceeded | None:
+        """Which of its time limits has run out, if one has."""
+        deadline, limits = self.context.deadline, self.limits
+        if deadline is not None and now >= deadline:
+            text = f"{self.target}: no end within {round(limits.total or 0.0, 3):g} s"
+            return DeadlineExceeded(text, limit="total")
+        limit = limits.gap if self.seq else limits.first
+        if limit is None or now - self.progress < limit:
+            return None
+        if self.window.items <= 0 or self.window.bytes <= 0:
+            return None  # it is the consumer who takes his time
+        what, name = ("further", "gap") if self.seq else ("first", "first")
+        text = f"{self.target}: no {what} item within {limit} s"
+        return DeadlineExceeded(text, limit=name, **self.worker(self.peer))
+
+    def settle(self) -> None:
+        """There will be no further attempt: what was kept for one goes back."""
+        self.settled = True
+        self.home.runtime.links.settled(self.number)
 
     def taken(self, size: int) -> None:
         """The consumer took an item of ``size`` bytes; grants credit when that is due."""
@@ -150,6 +205,8 @@ class Opened:
             self.waiter.set_result(None)
 
     def wake_feed(self) -> None:
+        if self.replay is not None:
+            self._feed_replay(self.replay)
         if self.feed_waiter is not None and not self.feed_waiter.done():
             self.feed_waiter.set_result(None)
 
@@ -157,7 +214,7 @@ class Opened:
         """Wait for room for one more request item. Raises what ended the stream, if something
         did.
         """
-        while not self.feed_credit.open:
+        while not self.feed_credit.open or self.replay is not None:
             self.check_feed()
             if self.feed_waiter is not None:
                 raise LocalProtocolError(
@@ -195,6 +252,7 @@ class Opened:
     def feed(self, encoded: Encoded) -> None:
         """Send one request item; ``wait_feed_credit`` came before."""
         assert self.peer is not None
+        self.fed = True
         self.state.feed(machine.FEED, LocalProtocolError)
         self.feed_credit.spend(1, encoded.size)
         if encoded.handles:
@@ -208,6 +266,30 @@ class Opened:
         if not self.feed_batch:
             self.home.mark_feed(self)
         self.feed_batch.append(encoded.data)
+
+    def _feed_replay(self, items: Iterator[Any]) -> None:
+        """Send what a new worker is to hear again, as far as it has room."""
+        runtime = self.home.runtime
+        try:
+            while self.feed_credit.open and self.state.request_open:
+                try:
+                    item = next(items)
+                except StopIteration:
+                    self.replay = None
+                    break
+                encoded = runtime.encode(item, self.codec, True, REQUEST)
+                self.feed(inline_kept(encoded, runtime.memory))
+        except Exception as error:
+            self.replay = None
+            text = f"{self.target}: its replay failed: {type(error).__name__}: {text_of(error)}"
+            failure = LocalProtocolError(text)
+            failure.__cause__ = error
+            self.home.fail(self, failure)
+            return
+        if not self.state.request_open:
+            self.replay = None
+        elif self.replay is None and self.replay_ends:
+            self.feed_end()
 
     def feed_end(self) -> None:
         """Our last word; the response goes on."""

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Self
 from actors.kernel.opened import Opened
 from actors.kernel.runtime import Runtime
 from transport.context import Context
-from transport.errors import CallHomeError, Cancelled, EngineError
-from transport.payload import REQUEST
+from transport.errors import CallHomeError, Cancelled, EngineError, LocalProtocolError
+from transport.payload import REQUEST, inline_kept
 from transport.wire.codec import Annotated
 from transport.wire.plain import PLAIN, error_of
 
 if TYPE_CHECKING:
-    from actors.kernel.calls import Caller, Request
+    from actors.kernel.attempts import Request
+    from actors.kernel.calls import Caller
+    from actors.kernel.kept import Kept
 
 
 class ResponseStream:
@@ -32,7 +34,13 @@ class ResponseStream:
         self._sent = sent
         self._request = request
         self._annotated = annotated
+        #: The attempt whose items are being read; a later one may have begun already.
         self._stream: Opened | None = None
+        #: Items of the attempts before it.
+        self._before = 0
+        self._kept = None if sent.attempts is None else sent.attempts.delivered
+        #: Done when the next attempt is decided upon, while that takes time.
+        self._turning: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -43,7 +51,18 @@ class ResponseStream:
     @property
     def received(self) -> int:
         """Items that have arrived so far, taken or not."""
-        return self._stream.seq if self._stream is not None else 0
+        count, stream = self._before, self._stream
+        while stream is not None:
+            count += stream.seq
+            stream = stream.after
+        return count
+
+    @property
+    def attempts(self) -> int:
+        """How often the request has been sent; more than once after a failure."""
+        if self._stream is None:
+            return 0
+        return 1 if self._sent.attempts is None else self._sent.attempts.count
 
     def _begin(self) -> Opened:
         if self._stream is None:
@@ -75,16 +94,13 @@ class ResponseStream:
         queue = stream.queue
         while not queue:
             if not stream.state.response_open:
-                again = self._sent.again(stream)
-                if again is None:
-                    if stream.error is None:
-                        raise StopAsyncIteration
-                    raise stream.failure()
-                stream = self._stream = again
+                stream = await self._next(stream)
                 queue = stream.queue
                 continue
             await stream.wait()
         queued = queue.popleft()
+        if self._kept is not None:
+            self._kept.note(stream.codec, queued)
         try:
             if isinstance(queued, bytes):
                 stream.taken(len(queued))
@@ -103,13 +119,70 @@ class ResponseStream:
         try:
             return plain(item, stream.codec)
         except CallHomeError as error:
-            self._break(stream, error)
-            raise
+            if type(error) is EngineError:
+                self._break(stream, error)
+                raise
+            failure = error
+        # A foreign worker tells of its own state: the stream has ended, and not yet the request.
+        if self._kept is not None:
+            self._kept.forget_last()
+        stream.faulty = 1 + len(stream.queue)
+        self._runtime.home.fail(stream, failure)
+        await self._next(stream)
+        return await self.__anext__()
+
+    async def _next(self, stream: Opened) -> Opened:
+        """The attempt after ``stream``, which has ended and has no items left. Raises what the
+        request has ended with, StopAsyncIteration when that was well.
+        """
+        if stream.error is None and stream.after is None:
+            raise StopAsyncIteration
+        again = await self._turn(stream)
+        if again is None:
+            if stream.error is None:
+                raise StopAsyncIteration
+            raise stream.failure()
+        self._before += stream.seq - stream.faulty
+        self._stream = again
+        return again
+
+    async def _turn(self, stream: Opened) -> Opened | None:
+        """The attempt after ``stream``, for its reader and its sender alike; None: there is
+        none.
+        """
+        while stream.after is None and not stream.settled:
+            if self._turning is not None:
+                await asyncio.wait({self._turning})
+                continue
+            self._turning = self._loop.create_future()
+            try:
+                await self._sent.again(stream, self._behind())
+            finally:
+                self._turning.set_result(None)
+                self._turning = None
+        return stream.after
+
+    def _behind(self) -> list[Opened]:
+        """The attempt that is read and those after it."""
+        found, stream = [], self._stream
+        while stream is not None:
+            found.append(stream)
+            stream = stream.after
+        return found
+
+    def _newest(self) -> Opened:
+        """The attempt under way, or the last one."""
+        stream = self._stream or self._begin()
+        while stream.after is not None:
+            stream = stream.after
+        return stream
 
     def _break(self, stream: Opened, error: CallHomeError) -> None:
         """An item of this stream is no good: nothing after it is delivered."""
         self.context.kill(str(error)[:200])
-        drop_queue(self._runtime, stream)
+        for each in self._behind():
+            self._sent.give_up(each)
+            each.after = None
         stream.error = error
 
     def stop(self, reason: str = "stopped by its caller") -> None:
@@ -135,16 +208,24 @@ class ResponseStream:
         if stream.state.response_open:
             self.context.kill(reason)
             return
+        if self._turning is not None or stream.after is not None:
+            self.context.kill(reason)  # a later attempt is under way, or about to be
         if stream.queue:
             stream.error = stream.error or Cancelled(f"{stream.target}: {reason}")
-        self._sent.give_up(stream)
+        for each in self._behind():
+            self._sent.give_up(each)
 
     def __del__(self) -> None:
         # The last reference is gone: a kill. The collector may run in any thread.
         stream = getattr(self, "_stream", None)
         if stream is None or self._loop.is_closed():
             return
-        if stream.state.response_open or stream.queue or stream.error is not None:
+        if (
+            stream.state.response_open
+            or stream.queue
+            or stream.error is not None
+            or stream.after is not None
+        ):
             self._loop.call_soon_threadsafe(_abandon, self._sent, stream)
 
 
@@ -158,9 +239,13 @@ class DuplexStream(ResponseStream):
         on). Raises EncodeError (nothing was sent, the stream goes on), LocalProtocolError after
         ``end``, Cancelled when the engine has ended the stream, and the stream's own error.
         """
-        stream = self._stream or self._begin()
+        attempts = self._sent.attempts
+        if attempts is not None and attempts.spoken is not None:
+            await self._send_kept(item, attempts.spoken)
+            return
+        stream = self._newest()
         if not stream.feed_credit.open or not stream.state.request_open:
-            await stream.wait_feed_credit()
+            stream = await self._ready()
         encoded = self._runtime.encode(item, stream.codec, True, REQUEST)
         if encoded.handles:
             assert stream.peer is not None
@@ -170,8 +255,32 @@ class DuplexStream(ResponseStream):
                 stream.check_feed()
             except CallHomeError:  # it ended meanwhile: nobody will see the item
                 self._runtime.links.take_back(encoded, peer)
+                stream.settle()  # and no later attempt may do without it
                 raise
         stream.feed(encoded)
+
+    async def _send_kept(self, item: Any, spoken: Kept) -> None:
+        """As ``send``, where the item may have to be sent to another worker once more."""
+        stream = await self._ready()
+        encoded = self._runtime.encode(item, stream.codec, True, REQUEST)
+        encoded = inline_kept(encoded, self._runtime.memory)
+        stream.feed(encoded)
+        spoken.note(stream.codec, encoded)
+
+    async def _ready(self) -> Opened:
+        """The attempt that takes a request item now."""
+        while True:
+            stream = self._newest()
+            if self._sent.said_last and stream.error is None and stream.state.response_open:
+                raise LocalProtocolError("send after end: this side has said its last already")
+            try:
+                await stream.wait_feed_credit()
+                return stream
+            except CallHomeError:
+                if stream.error is None or stream.settled:
+                    raise
+            if await self._turn(stream) is None:
+                stream.check_feed()
 
     async def recv(self) -> Any:
         """The next answer. Raises EOFError when the engine has ended cleanly, or the stream's
@@ -184,8 +293,11 @@ class DuplexStream(ResponseStream):
 
     async def end(self) -> None:
         """Our last word; answers go on arriving. A second call does nothing."""
-        stream = self._stream or self._begin()
-        if stream.state.request_open:
+        stream = self._newest()
+        self._sent.said_last = True
+        if stream.replay is not None:
+            stream.replay_ends = True  # behind what the new worker is to hear first
+        elif stream.state.request_open:
             stream.feed_end()
 
 
@@ -196,7 +308,10 @@ def drop_queue(runtime: Runtime, stream: Opened) -> None:
 
 def _abandon(sent: Request, stream: Opened) -> None:
     stream.context.kill("its caller dropped the stream")
-    sent.give_up(stream)
+    attempt: Opened | None = stream
+    while attempt is not None:
+        sent.give_up(attempt)
+        attempt = attempt.after
 
 
 def plain(item: Any, codec: str) -> Any:

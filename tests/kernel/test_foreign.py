@@ -22,6 +22,7 @@ from actors.errors import (
     Overloaded,
     RemoteProtocolError,
 )
+from actors.config import Settings
 from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import Accept, End, Feed, FeedEnd, Items, Kill, Open
@@ -62,8 +63,8 @@ class Foreign:
 
 
 @contextmanager
-def foreign(run: Path) -> Iterator[Foreign]:
-    runtime = Runtime(run=str(run), name="caller")
+def foreign(run: Path, settings: Settings | None = None) -> Iterator[Foreign]:
+    runtime = Runtime(run=str(run), name="caller", settings=settings)
     try:
         with raw_home(str(run)) as raw:
             yield Foreign(raw, Caller(runtime, lambda target: raw.address))
@@ -161,7 +162,7 @@ ERRORS: list[tuple[dict[str, Any], type[CallHomeError], str]] = [
 async def test_an_error_item_raises_what_it_stands_for_behind_the_items_before_it(
     tmp_path: Path, fields: dict[str, Any], kind: type[CallHomeError], says: str
 ) -> None:
-    with foreign(tmp_path) as worker:
+    with foreign(tmp_path, Settings(retry_limit=0)) as worker:
         stream = worker.caller.stream(TARGET, 1)
         first = asyncio.create_task(anext(stream))
         await worker.accept()
@@ -181,6 +182,24 @@ async def test_an_error_item_raises_what_it_stands_for_behind_the_items_before_i
         worker.end()
         with pytest.raises(kind, match=says):
             await calling
+
+
+@pytest.mark.parametrize("how", ["call", "stream"])
+async def test_a_worker_that_says_at_once_that_it_is_full_is_left_for_another(
+    tmp_path: Path, how: str
+) -> None:
+    with foreign(tmp_path) as worker:
+        if how == "call":
+            asking = asyncio.create_task(worker.caller.call(TARGET, 1, timeout=10.0))
+        else:
+            asking = asyncio.create_task(anext(worker.caller.stream(TARGET, 1, timeout=10.0)))
+        await worker.accept()
+        worker.items(_error(**{"class": "CapacityExhausted", "message": "full"}))
+        worker.end()
+        await worker.accept()
+        worker.items(b'{"data":1}')
+        worker.end()
+        assert await asking == 1
 
 
 async def test_an_error_item_is_an_item_for_who_wants_them_annotated(tmp_path: Path) -> None:
