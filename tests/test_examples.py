@@ -51,6 +51,20 @@ def test_two_nodes_from_elsewhere(tmp_path: Path) -> None:
     assert out.splitlines()[-1].startswith("left       nothing: 9 processes")
 
 
+def test_routing_from_elsewhere(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    out = run(tmp_path / "examples" / "routing.py", PYTHONPATH=str(ROOT))
+    told = {line[:10].strip() for line in out.splitlines()}
+    shown = {"worker", "least", "instance", "turns", "weighted", "sticky", "yours", "burst", "busy"}
+    assert shown | {"up", "migration", "routers", "down"} <= told
+    assert "loaded, by two routers: cpu-0 4, cpu-1 4, gpu 4" in out
+    assert "small requests: cpu-0 2, cpu-1 2; large ones: gpu 4" in out
+    assert "48 calls for 12 places, none refused" in out
+    assert "AllBusy: " in out
+    assert "200 tokens, none twice, none missing: writer-" in out
+    assert out.splitlines()[-1].startswith("left       nothing")
+
+
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
@@ -59,6 +73,17 @@ def test_two_nodes_from_elsewhere(tmp_path: Path) -> None:
             ["total: 3", "[3, 4, 5, 6]", "exit code 3", "anew: 5", "process: True"],
         ),
         ("adapter", ["words: ['ONE', 'TWO', 'STOP']", "frame: Unsupported: demo.lines.shout has"]),
+        (
+            "recording",
+            [
+                "engine: ['ONE', 'TWO']",
+                "inside: [1, 2, 3, 4, 5]",
+                "chat: you said hello",
+                "recorded: added         demo.shout.words",
+                "recorded: unary         demo.inside.count   dispatched in",
+                "recorded: bidirectional demo.inside.answer  dispatched in",
+            ],
+        ),
         ("frames", ["largest 7", "twice: FrameReleased", "'writeable': False", "right: True"]),
     ],
 )
