@@ -238,8 +238,6 @@ class Direct:
 
     def choose(self, open: Open) -> Worker | None:
         """Raises Unsupported for a request that names nobody."""
-        if not self._workers:
-            return None  # to be told so helps more than to be told of a keyword
         if open.route is None or not open.route.instance:
             raise Unsupported(
                 f"{open.target}: this router chooses nobody by itself (policy 'direct'); name a "

@@ -32,7 +32,8 @@ def test_the_modes_are_those_that_a_spec_may_name() -> None:
 def test_b117_nobody_one_worker_and_one_that_comes_back(mode: str) -> None:
     chooser = Chooser(mode, [])
     assert chooser.find(request(**NAMED)) is None
-    assert chooser.find() is None
+    if mode != "direct":
+        assert chooser.find() is None
     worker = Seen(3)
     for _ in range(2):
         chooser.policy.add(worker)
