@@ -54,7 +54,8 @@ The wheel needs an interpreter of its own, named by --python or ${versus.VARIABL
 
 What to know when reading: arrays of plane.frames are bytes to Dynamo, which has no arrays; the
 token ids of agentic.array are a list there, as its users send them. A stopped stream of Dynamo's
-ends without its last item, and leaving a stream early is a stop there. The wheel runs on asyncio's own loop, as callhome does; --loop uvloop gives it the faster one.
+ends without its last item, and leaving a stream early is a stop there. The wheel runs on asyncio's
+own loop, as callhome does; --loop uvloop gives it the faster one.
 """
 _VERSUS_END = """\
 examples:

@@ -1,8 +1,8 @@
 """The same suites by callhome and by Dynamo's own wheel, in turn, and their ratios.
 
 ``plane.`` suites run over two nodes of ours, the others inside one; the wheel has but one road, TCP
-on loopback. The wheel lives in an interpreter of its own, which runs the very suites of ``perf.suites`` over
-``perf.peers.wheel``. Every repetition measures both, one right after the other, so that a slow
+on loopback. It lives in an interpreter of its own, which runs the very suites of ``perf.suites``
+over ``perf.peers.wheel``. Every repetition measures both, one right after the other, so that a slow
 minute of the machine is in both; the ratios are medians over the repetitions.
 """
 
