@@ -90,7 +90,8 @@ class DispatchSeat(Protocol):
 
     def serve(self, open: Open, worker: Record, handler: Handler) -> None:
         """Answer a stream with ``handler``, as a task of the router, which gives the permit back at
-        its end.
+        its end. To be called inside ``generate``: of a stream that it keeps for later the router
+        would not know whom to tell of a cancel.
 
         Credit, stop, kill and deadline are those of an engine's stream. An error of
         ``actors.errors`` that the handler raises goes to the home as it is, and is a fault of

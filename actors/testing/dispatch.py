@@ -3,6 +3,7 @@
     async with dispatch_case(factory, "local") as case:
         for check in CHECKS.values():
             await check(case)
+            await case.idle()  # every permit is back
 
 A case starts a node with two routers, each with a dispatch that ``factory`` has made, in this
 process, so that a check sees what each of them hears. Its road says where the workers are: on this

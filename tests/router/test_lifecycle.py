@@ -87,6 +87,19 @@ def test_one_that_hears_already_is_not_told_twice() -> None:
     assert ear.heard == [("added", 1), ("removed", 1)]
 
 
+def test_one_dispatch_of_two_routers_hears_of_both() -> None:
+    one, other = Told().lifecycle, Told().lifecycle
+    ear = Ear()
+    hearing = one.subscribe(ear)
+    assert other.subscribe(ear) is not hearing
+    one.added(A)
+    other.added(A)
+    hearing.cancel()
+    one.removed(A, "it is gone")
+    other.removed(A, "it is gone")
+    assert ear.heard == [("added", 1), ("added", 1), ("removed", 1)]
+
+
 def test_who_was_cancelled_hears_nothing_more_and_may_come_again() -> None:
     lifecycle = Told().lifecycle
     ear, other = Ear(), Ear()
