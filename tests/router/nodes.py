@@ -19,8 +19,9 @@ from tests.router.rig import Told, far_record, spec
 class Node:
     """Engines behind one ingress; ``records`` are theirs as another node sees them."""
 
-    def __init__(self, ingress: IngressActor, told: Told) -> None:
+    def __init__(self, ingress: IngressActor, told: Told, engines: list[EngineActor]) -> None:
         self.ingress = ingress
+        self.engines = engines
         self.told = told
 
     @property
@@ -45,11 +46,12 @@ async def node(
     """A node in ``folder`` with one engine for each endpoint and class."""
     given = Settings(**settings)
     async with AsyncExitStack() as stack:
-        told = Told()
+        told, actors = Told(), []
         for number, (endpoint, engine, args) in enumerate(engines):
             actor = EngineActor(engine, args, endpoint, capacity, 1024, None)
             name = spec(folder, f"engine-{number}", given) | {"role": "engine"}
             await stack.enter_async_context(running(name, actor))
+            actors.append(actor)
             many = bool(actor.facts().get("many"))
             own = actor.address
             told.records.append(Record(own.incarnation, own, "engine", endpoint, many, capacity))
@@ -57,4 +59,4 @@ async def node(
         ingress.discovery = told
         role = {"role": "actor"}  # so that it keeps the discovery it has
         await stack.enter_async_context(running(spec(folder, "ingress", given) | role, ingress))
-        yield Node(ingress, told)
+        yield Node(ingress, told, actors)

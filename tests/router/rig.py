@@ -83,14 +83,21 @@ def spec(folder: Path, role: str, settings: Settings) -> dict[str, Any]:
 
 @asynccontextmanager
 async def router_rig(
-    folder: Path, *records: Record, peers: tuple[str, ...] = (), **settings: Any
+    folder: Path,
+    *records: Record,
+    peers: tuple[str, ...] = (),
+    follows: bool = False,
+    **settings: Any,
 ) -> AsyncIterator[RouterRig]:
-    """A router in ``folder`` that knows ``records``."""
+    """A router in ``folder`` that knows ``records``; ``follows`` loads of other nodes, or leaves
+    alone who plays one.
+    """
     given = Settings(**settings)
     told = Told(*records)
     actor = RouterActor()
     actor.discovery = told
     actor.static_peers = list(peers)
+    actor.follows = follows
     async with running(spec(folder, "router", given), actor):
         runtime = Runtime(run=str(folder), name="client", settings=given)
         try:
