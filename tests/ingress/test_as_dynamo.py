@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors.errors import EngineError, Overloaded, WorkerUnavailable
+from actors.errors import AllBusy, EngineError, Overloaded, WorkerUnavailable
 from tests.router import engines
 from tests.router.nodes import Node, node
 from tests.router.rig import RouterRig, router_rig
@@ -35,7 +35,7 @@ async def pair(
     ]
     async with node(tmp_path / "b", *there, **settings) as far:
         records = [each._replace(speaks="", codec=codec) for each in far.records]
-        async with router_rig(tmp_path / "a", *records) as here:
+        async with router_rig(tmp_path / "a", *records, overload_lease=0.1) as here:
             yield here, far
             await here.idle()
             await wait_until(lambda: not far.ingress.streams.table, what="an idle ingress")
@@ -112,8 +112,16 @@ async def test_refusals_are_typed(tmp_path: Path) -> None:
             assert await anext(items) == 0
             with pytest.raises(Overloaded):
                 await here.client.call(MIRROR, 1)
+            with pytest.raises(AllBusy, match="want of room"):
+                await here.client.call(MIRROR, 1)
         await wait_until(lambda: not far.ingress.streams.table)
-        assert await here.client.call(MIRROR, 1) == 1
+
+        async def served() -> bool:
+            with suppress(AllBusy):
+                return bool(await here.client.call(MIRROR, 1) == 1)
+            return False
+
+        await wait_until(served, what="an engine that has refused gets another try")
 
 
 async def test_512_streams_at_once(tmp_path: Path) -> None:
