@@ -1,0 +1,133 @@
+"""Token streams under a killer that ends one worker after the other: every stream is complete.
+
+``python -m tests.e2e.killer`` runs 1,000 streams of 200 items with one worker killed a second, and
+says how often they moved; ``--help`` shows the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from typing import Any, NamedTuple
+
+from actors import Client, EngineSpec, NodeSpec
+from actors.errors import CallHomeError
+from tests.e2e.standing import ROADS, cluster_on
+from tests.e2e.watching import kill
+from tests.waiting import TICK, wait_until
+
+TOKENS = "t.tokens.go"
+
+
+class Result(NamedTuple):
+    """What has come of all streams; ``wrong`` has a line for each that was not complete."""
+
+    wrong: list[str]
+    kills: int
+    migrated: int
+    retried: int
+    seconds: float
+
+
+class Killer:
+    """Kills the oldest of the workers again and again, but never the only one."""
+
+    def __init__(self, client: Client, every: float, most: int) -> None:
+        self.kills = 0
+        self._client = client
+        self._every = every
+        self._most = most
+        self._killed: set[int] = set()
+
+    def workers(self) -> list[int]:
+        """The processes that serve now, the oldest first."""
+        records = [each for each in self._client.records() if each.endpoint == TOKENS]
+        records.sort(key=lambda each: each.address.started)
+        return [each.address.pid for each in records if each.address.pid not in self._killed]
+
+    async def run(self) -> None:
+        """Kill until that was often enough."""
+        while self.kills < self._most:
+            await asyncio.sleep(self._every)
+            found = self.workers()
+            if len(found) > 1:
+                self._killed.add(found[0])
+                kill(found[0])
+                self.kills += 1
+
+
+async def killed_streams(
+    *,
+    streams: int,
+    at_once: int,
+    items: int,
+    workers: int,
+    pace: float,
+    every: float,
+    kills: int,
+    road: str = "node",
+) -> Result:
+    """So many streams, ``at_once`` of them at a time, ``pace`` seconds between two items, while a
+    worker is killed ``every`` seconds, at most ``kills`` times.
+    """
+    spec = EngineSpec(TOKENS, "tests.e2e.moving_engines:Tokens", replicas=workers, capacity=at_once)
+    async with cluster_on(NodeSpec(engines=[spec]), road) as cluster, cluster.client() as client:
+        killer = Killer(client, every, kills)
+        await wait_until(lambda: len(killer.workers()) == workers, 100 * TICK, "all workers")
+        begun, places = time.monotonic(), asyncio.Semaphore(at_once)
+
+        async def one(number: int) -> str:
+            async with places:
+                return await _stream(client, number, items, pace)
+
+        killing = asyncio.create_task(killer.run())
+        found = await asyncio.gather(*map(one, range(streams)))
+        seconds = time.monotonic() - begun
+        killing.cancel()
+        await asyncio.wait({killing})
+        counts = client.statistics()
+        migrated, retried = counts["migrated.ongoing_request"], counts["retried"]
+        return Result([each for each in found if each], killer.kills, migrated, retried, seconds)
+
+
+async def _stream(client: Client, number: int, items: int, pace: float) -> str:
+    """Read one stream; what was wrong with it, if anything."""
+    prompt = number % 50
+    request = {"token_ids": list(range(prompt)), "max_tokens": items, "pace": pace}
+    seen: list[Any] = []
+    try:
+        async with client.stream(TOKENS, request, migration_limit=3, timeout=120.0) as answers:
+            async for item in answers:
+                seen += item["token_ids"]
+    except CallHomeError as error:
+        return f"stream {number} ended after {len(seen)} items: {type(error).__name__}: {error}"
+    due = list(range(prompt, prompt + items))
+    return "" if seen == due else f"stream {number} brought {len(seen)} items: {seen[:300]}"
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.killer", description=__doc__)
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--at-once", type=int, default=200)
+    parser.add_argument("--items", type=int, default=200)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--pace", type=float, default=0.002, help="seconds between two items")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills")
+    parser.add_argument("--road", choices=ROADS, default="node", help="workers here or elsewhere")
+    given = parser.parse_args()
+    result = asyncio.run(killed_streams(**vars(given), kills=1 << 30))
+    for line in result.wrong[:20]:
+        print(line)  # noqa: T201
+    print(  # noqa: T201
+        f"{given.streams} streams of {given.items} items in {result.seconds:.1f} s: "
+        f"{result.kills} workers killed, {result.migrated} times continued elsewhere, "
+        f"{result.retried} times sent again; {len(result.wrong)} streams not complete"
+    )
+    return 1 if result.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""Requests that one worker has not begun, or has died with, go to another one by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors import Client, Cluster, EngineSpec, NodeSpec, ResponseStream, RouterSpec, Settings
+from actors.errors import (
+    CallHomeError,
+    Cancelled,
+    ConnectionLost,
+    LocalProtocolError,
+    Overloaded,
+    PeerLost,
+)
+from tests.e2e.standing import ROADS, cluster_on
+from tests.e2e.watching import Trace, kill
+from tests.waiting import TICK, wait_until
+
+ENGINES = "tests.e2e.moving_engines"
+ONCE, FULL = "t.once.go", "t.full.go"
+
+
+def node(trace: Trace, replicas: int = 2) -> NodeSpec:
+    """Workers that hold and die, and two of which each takes one stream."""
+    args = {"trace": trace.path}
+    return NodeSpec(
+        name="a",
+        routers=[RouterSpec(policy="round_robin")],
+        engines=[
+            EngineSpec(ONCE, f"{ENGINES}:Once", args=args, replicas=replicas),
+            EngineSpec(FULL, f"{ENGINES}:Once", args=args, replicas=2, capacity=1, queue=0),
+        ],
+    )
+
+
+async def victim(path: Path) -> int:
+    """The worker that holds there."""
+    found: list[str] = []
+
+    def holds() -> bool:
+        found[:] = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return bool(found) and found[0].endswith("\n")
+
+    await wait_until(holds, 100 * TICK, what="somebody holds")
+    return int(found[0])
+
+
+async def two(client: Client, endpoint: str = ONCE, count: int = 2) -> None:
+    """Wait until so many workers serve."""
+
+    async def there() -> bool:
+        found = [each.instance for each in client.records() if each.endpoint == endpoint]
+        try:
+            for instance in found:
+                await client.call(endpoint, {}, instance=instance)
+        except CallHomeError:
+            return False
+        return len(found) >= count
+
+    await wait_until(there, 100 * TICK, f"{count} workers")
+
+
+def starts(trace: Trace, tag: str) -> list[str]:
+    """The workers that have begun with a request."""
+    return [each.tag.split(".")[1] for each in trace.events("started") if each.tag.startswith(tag)]
+
+
+@pytest.mark.parametrize("road", ROADS)
+async def test_b71_a_death_before_the_first_item_is_not_seen_and_no_worker_runs_it_twice(
+    tmp_path: Path, road: str
+) -> None:
+    trace = Trace(tmp_path)
+    async with cluster_on(node(trace), road) as cluster, cluster.client() as client:
+        await two(client)
+        kinds = ["none", "array", "frame", "stream"] if road == "node" else ["array", "stream"]
+        asked: dict[str, asyncio.Task[Any]] = {}
+        items: ResponseStream | None = None
+        for kind in kinds:
+            request: dict[str, Any] = {"hold": str(tmp_path / kind), "tag": kind}
+            if kind == "frame":
+                frame = client.frames.new(200_000, "u1")
+                frame.array[:] = 1
+                request["array"] = frame
+            elif kind == "array":
+                request["array"] = np.ones(200_000, "u1")
+            if kind == "stream":
+                items = client.stream(ONCE, request, timeout=30.0)
+                asked[kind] = asyncio.create_task(anext(items))
+            else:
+                asked[kind] = asyncio.create_task(client.call(ONCE, request, timeout=30.0))
+        victims = {kind: await victim(tmp_path / kind) for kind in kinds}
+        for kind, task in asked.items():
+            if not task.done():
+                await two(client)
+                with contextlib.suppress(ProcessLookupError):  # it held another one, too
+                    kill(victims[kind])
+            answer = await task
+            assert answer["pid"] != victims[kind]
+            assert answer["sum"] == (200_000 if kind in ("array", "frame") else 0)
+            ran = starts(trace, f"{kind}.")
+            assert len(ran) == len(set(ran)) == 2
+        assert items is not None
+        assert (items.attempts, items.received) == (2, 1)
+        assert [item async for item in items] == []
+        assert client.statistics() == {
+            "retried": len(kinds), "migrated.new_request": 0, "migrated.ongoing_request": 0,
+        }  # fmt: skip
+        await wait_until(lambda: client.runtime.memory.statistics().slots == 0, what="no frame")
+
+
+@contextlib.asynccontextmanager
+async def held(client: Client, tmp_path: Path, tag: str) -> AsyncIterator[None]:
+    """One of the two small workers is full."""
+    place = tmp_path / tag
+    async with client.stream(FULL, {"hold": str(place), "tag": tag}) as items:
+        reading = asyncio.create_task(anext(items))
+        await victim(place)
+        yield
+        reading.cancel()
+
+
+async def test_a_worker_that_is_full_sends_nobody_away_while_another_has_room(
+    tmp_path: Path,
+) -> None:
+    trace = Trace(tmp_path)
+    async with Cluster(node(trace)) as cluster, cluster.client() as client:
+        await two(client, FULL)
+        array = np.ones(100_000, "u1")
+        async with held(client, tmp_path, "one"):
+            for number in range(6):
+                answer = await client.call(FULL, {"array": array, "tag": f"try{number}"})
+                assert answer["sum"] == 100_000
+                assert len(starts(trace, f"try{number}.")) == 1
+            never = Client(run=client._run, settings=Settings.load(retry_limit=0))
+            async with held(client, tmp_path, "two"), never:
+                # Nothing is left, and that is what all of them are told.
+                with pytest.raises(Overloaded):
+                    await client.call(FULL, {})
+                with pytest.raises(Overloaded):
+                    await never.call(FULL, {})
+        await wait_until(lambda: client.runtime.memory.statistics().slots == 0, what="no frame")
+
+
+async def test_one_instance_is_asked_and_no_other(tmp_path: Path) -> None:
+    trace = Trace(tmp_path)
+    async with Cluster(node(trace)) as cluster, cluster.client() as client:
+        await two(client)
+        first, second = sorted(each.instance for each in client.records() if each.endpoint == ONCE)
+        pids = {each.instance: each.address.pid for each in client.records()}
+        for instance in (first, second, second):
+            answer = await client.call(ONCE, {}, instance=instance)
+            assert answer["pid"] == pids[instance]
+            async with client.stream(ONCE, {}, instance=instance) as items:
+                assert [each["pid"] async for each in items] == [pids[instance]]
+        place = tmp_path / "hold"
+        asking = asyncio.create_task(
+            client.call(ONCE, {"hold": str(place), "tag": "pinned"}, instance=second)
+        )
+        kill(await victim(place))
+        with pytest.raises(PeerLost, match=f"for instance {second} and no other"):
+            await asking
+        assert len(starts(trace, "pinned.")) == 1
+        with pytest.raises(CallHomeError) as gone:
+            await client.call(ONCE, {}, instance=second)
+        assert gone.value.code == "worker.unavailable"
+        for bad in ({"instance": 0}, {"instance": "7"}, {"priority": 1.5}, {"priority": 1 << 40},
+                    {"migration_limit": -1}, {"migration_limit": True},
+                    {"instance": first, "migration_limit": 1}):  # fmt: skip
+            with pytest.raises(LocalProtocolError):
+                await client.call(ONCE, {}, **bad)
+
+
+async def test_what_may_be_running_still_is_sent_again_only_when_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    trace = Trace(tmp_path)
+    async with Cluster(node(trace, 3)) as cluster, cluster.client() as client:
+        for limit in (0, 1):
+            place = tmp_path / f"hold{limit}"
+            request: dict[str, Any] = {"hold": str(place), "tag": f"cut{limit}"}
+            # The handler's worker lives; it is its time that has run out.
+            items = client.stream(
+                ONCE, request, first_item_timeout=5 * TICK,
+                migration_limit=limit, resume=lambda request, delivered: request,
+            )  # fmt: skip
+            if limit:
+                assert "pid" in await anext(items)
+            else:
+                with pytest.raises(CallHomeError, match="no first item"):
+                    await anext(items)
+            assert len(starts(trace, f"cut{limit}.")) == 1 + limit
+
+            # An answer has come and its end has not: it was delivered, as far as anybody knows.
+            request |= {"hold": str(tmp_path / f"late{limit}"), "late": 1, "tag": f"late{limit}"}
+            asking = asyncio.create_task(client.call(ONCE, request, migration_limit=limit))
+            pid = await victim(tmp_path / f"late{limit}")
+            await asyncio.sleep(TICK / 2)  # the answer arrives
+            kill(pid)
+            if limit:
+                assert (await asking)["pid"] != pid
+            else:
+                with pytest.raises(ConnectionLost, match="after 1 items"):
+                    await asking
+        assert client.statistics() == {
+            "retried": 0, "migrated.new_request": 2, "migrated.ongoing_request": 0,
+        }  # fmt: skip
+
+
+async def test_conformance_40_a_cancel_while_nobody_is_there_is_the_end(tmp_path: Path) -> None:
+    trace = Trace(tmp_path)
+    spec = EngineSpec(ONCE, f"{ENGINES}:Once", args={"trace": trace.path}, restart="never")
+    async with Cluster(NodeSpec(engines=[spec])) as cluster, cluster.client() as client:
+        asked = []
+        for number in range(3):
+            place = tmp_path / f"hold{number}"
+            request = {"hold": str(place), "tag": f"r{number}"}
+            coroutine = client.call(
+                ONCE, request, timeout=30.0, migration_limit=3, request_id=f"r{number}"
+            )
+            asked.append(asyncio.create_task(coroutine))
+            pid = await victim(place)
+        kill(pid)
+        await wait_until(lambda: len(client.runtime.home.between.contexts()) == 3, what="pauses")
+        with pytest.raises(LocalProtocolError, match="in flight"):
+            await client.call(ONCE, {}, request_id="r0")
+        assert client.cancel("r0", reason="enough")
+        assert client.cancel("r1", kill=False, reason="enough")
+        asked[2].cancel()
+        for task in asked[:2]:
+            with pytest.raises(Cancelled, match="enough") as cancelled:
+                await task
+            assert isinstance(cancelled.value.__cause__, PeerLost)
+        with pytest.raises(asyncio.CancelledError):
+            await asked[2]
+        assert not client.runtime.home.between.contexts()
+        assert trace.count("started") == 3
+        # A deadline that passes meanwhile ends it with what had happened.
+        with pytest.raises(CallHomeError):
+            await client.call(ONCE, {}, timeout=2 * TICK, migration_limit=3)
