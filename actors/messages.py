@@ -298,6 +298,12 @@ class BusyAt(NamedTuple):
     fraction: float | None = None
 
 
+class Workers(NamedTuple):
+    """Ask a router, as a stream of one item, who serves ``endpoint`` ("": all): a list of maps."""
+
+    endpoint: str = ""
+
+
 class Record(NamedTuple):
     """One thing that can be found: an engine's endpoint, a router, or a user's actor.
 

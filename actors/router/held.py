@@ -91,7 +91,7 @@ class HeldStreams:
         for each in ready:
             self._plane.undo(each)
             try:
-                self._again(each.open)
+                self._again(each.resumed())
             except Exception as error:  # it was told; the others go on
                 self._plane.runtime.complain(f"a stream of {each.target} that had waited", error)
 

@@ -7,6 +7,7 @@ address is known. Most records hold addresses; their streams cost one look into 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -70,17 +71,25 @@ class Lookups:
             relay.fail(type(error)(text, **error.details))
             return
         self._plane.undo(relay)
-        self._again(relay.open, relay.worker)
+        self._again(relay.resumed(), relay.worker)
 
 
 class Waiting(Relay):
     """One stream that no worker has heard of: its worker's address is not known yet."""
 
-    __slots__ = ("open",)
+    __slots__ = ("open", "since")
 
     def __init__(self, plane: Plane, message: Open, worker: Record) -> None:
         super().__init__(plane, message, worker)
         self.open = message
+        self.since = time.monotonic()
+
+    def resumed(self) -> Open:
+        """Its Open, now that it goes on: less is left until its deadline."""
+        if self.open.remaining is None:
+            return self.open
+        waited = time.monotonic() - self.since
+        return self.open._replace(remaining=max(0.0, self.open.remaining - waited))
 
     def cancel(self, reason: str) -> None:
         """The home is told all the same: what it has lent to the request waits for that."""

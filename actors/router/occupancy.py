@@ -165,6 +165,10 @@ class Occupancy:
         """The worker that has the stream, while it has not settled."""
         return self._booked.get((home, stream))
 
+    def running(self, worker: Carried) -> list[Key]:
+        """The streams of this router that a worker has."""
+        return list(self._by_worker.get(worker.place, ()))
+
     def report(self, report: Report) -> list[tuple[Key, str]]:
         """Take in a report; the streams that it names as settled, with their error codes.
 

@@ -327,11 +327,11 @@ async def test_a_stream_that_runs_survives_the_removal(tmp_path: Path) -> None:
 async def test_conformance_13_nothing_is_sent_to_who_was_removed_just_now(tmp_path: Path) -> None:
     async with rig(tmp_path) as (here, worker):
         record = here.told.records[0]
-        here.actor._foreign.on_instance_removed(record, "it is gone")
+        here.actor._ways.standard.foreign.on_instance_removed(record, "it is gone")
         with pytest.raises(ConnectionLost):
             await collected(here)
         assert worker.calls == []
-        here.actor._foreign.on_instance_added(record)
+        here.actor._ways.standard.foreign.on_instance_added(record)
         task = asyncio.ensure_future(collected(here))
         await (await worker.next()).answer(1)
         assert await task == [1]

@@ -309,7 +309,7 @@ async def test_conformance_12_a_worker_removed_before_it_took_the_stream(tmp_pat
         assert here.awaited() == 0
         # 13: nothing is sent to who was removed a moment ago
         with pytest.raises(ConnectionLost, match="its lease ran out"):
-            here.actor._remote.generate(None, record, here.runtime.address)  # type: ignore[arg-type]
+            here.actor._ways.standard.remote.generate(None, record, here.runtime.address)  # type: ignore[arg-type]
         assert len(worker.calls) == 1
 
 

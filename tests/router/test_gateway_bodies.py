@@ -66,7 +66,7 @@ async def test_a_killed_stream_sends_no_more_of_its_body(tmp_path: Path) -> None
         task = start(here)
         end.send(End((await end.find(Open)).stream, 0, None))
         assert await task == []
-        here.actor._remote._gateways[worker.address].connection.close("done")  # type: ignore[union-attr]
+        here.actor._ways.standard.remote._gateways[worker.address].connection.close("done")  # type: ignore[union-attr]
         while await end.read() is not None:
             pass
         assert end.aborted == [body.body]
@@ -83,7 +83,7 @@ async def test_a_stream_that_ends_there_sends_no_more_of_its_body(tmp_path: Path
         other = start(here)
         end.send(End((await end.find(Open)).stream, 0, None))
         assert await other == []
-        here.actor._remote._gateways[worker.address].connection.close("done")  # type: ignore[union-attr]
+        here.actor._ways.standard.remote._gateways[worker.address].connection.close("done")  # type: ignore[union-attr]
         while await end.read() is not None:
             pass
         assert len(end.aborted) == 1

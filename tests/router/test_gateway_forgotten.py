@@ -34,8 +34,8 @@ async def test_a_node_that_does_not_read_is_told_once_of_a_forgotten_stream(
     async with rig(tmp_path) as (here, worker):
         task = start(here)
         call, end = await connect(worker)
-        await wait_until(lambda: here.actor._remote.ways()[0]["connected"])
-        gateway = here.actor._remote._gateways[worker.address]
+        await wait_until(lambda: here.actor._ways.standard.remote.ways()[0]["connected"])
+        gateway = here.actor._ways.standard.remote._gateways[worker.address]
         mux = gateway.connection
         assert mux is not None
         with monkeypatch.context() as patch:

@@ -58,7 +58,7 @@ async def test_the_timer_rests_when_the_connection_with_a_node_is_gone(tmp_path:
         assert ticks(here), "pings go on"
         end.half.close()
         await wait_until(lambda: not ticks(here), what="a timer that rests")
-        assert here.actor._remote.ways() == []
+        assert here.actor._ways.standard.remote.ways() == []
 
 
 async def test_a_stranger_that_says_nothing_is_closed_though_the_timer_rested(

@@ -279,15 +279,15 @@ async def test_static_peers_are_followed(tmp_path: Path) -> None:
             assert [item async for item in items] == [0, 1]
         record = far.told.records[0]
         far.told.remove(record)
-        await wait_until(lambda: not here.actor._serving_now[GO])
+        await wait_until(lambda: not here.actor.members.pools[GO].members)
         with pytest.raises(NoWorkers):
             await here.client.call(GO, {})
         far.told.add(record)
-        await wait_until(lambda: here.actor._serving_now[GO])
+        await wait_until(lambda: here.actor.members.pools[GO].members)
         far.ingress.connections.close("cut by the test")
-        await wait_until(lambda: not here.actor._serving_now[GO])
+        await wait_until(lambda: not here.actor.members.pools[GO].members)
         assert far.ingress.reached in here.actor.peers.failures
-        await wait_until(lambda: here.actor._serving_now[GO], what="found again")
+        await wait_until(lambda: here.actor.members.pools[GO].members, what="found again")
 
 
 async def test_a_peer_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -150,6 +150,27 @@ async def test_what_its_handlers_raise_is_told_as_what_it_is(tmp_path: Path) -> 
         assert await here.client.call(GO, {"n": 1}) == 0  # of the last one, and so not quarantined
 
 
+class Two(Inside):
+    """Has a second instance of an endpoint, whose road is broken."""
+
+    def __init__(self, seat: DispatchSeat) -> None:
+        super().__init__(seat, {GO: (False, go)})
+        broken = seat.record(GO)
+        self.served[broken.instance] = lambda request, ctx: go({"do": "break"}, ctx)
+        seat.publish(broken)
+
+
+async def test_a_broken_road_of_a_dispatch_quarantines_that_instance(tmp_path: Path) -> None:
+    async with rig(tmp_path, Two, retry_limit=0) as here:
+        answers: list[object] = []
+        for _ in range(16):
+            try:
+                answers.append(await here.client.call(GO, {"n": 1}))
+            except ConnectionLost:
+                answers.append("lost")
+        assert answers.count("lost") == 1
+
+
 async def test_conformance_29_its_permit_comes_back_at_an_error_item(tmp_path: Path) -> None:
     async with (
         rig(tmp_path, Own) as here,
@@ -190,6 +211,54 @@ async def test_what_discovery_tells_anew_leaves_its_instances_alone(tmp_path: Pa
         here.told.remove(record)
         await here.told.subscribe(here.told._listeners[0])
         assert await here.client.call(GO, {"n": 1}) == 0
+
+
+async def test_conformance_31_what_discovery_removes_and_adds_at_once_is_heard_as_both(
+    tmp_path: Path,
+) -> None:
+    heard: list[str] = []
+
+    class Ear(Own):
+        def on_instance_added(self, record: Record) -> None:
+            heard.append(f"added {record.endpoint}")
+
+        def on_instance_removed(self, record: Record, reason: str) -> None:
+            heard.append(f"removed {record.endpoint}: {reason}")
+
+    async with rig(tmp_path, Ear) as here:
+        record = far_record("127.0.0.1:1/x", "t.far.go")
+        here.told.add(record)
+        for _ in range(2):
+            here.told.remove(record)
+            here.told.add(record)
+        added, removed = "added t.far.go", "removed t.far.go: it was withdrawn"
+        assert heard[2:] == [added, removed, added, removed, added]
+
+
+class Fickle(Own):
+    """Takes back what it has published as soon as it hears of it."""
+
+    def on_instance_added(self, record: Record) -> None:
+        self.seat.withdraw(record, "on second thoughts")
+        super().on_instance_added(record)
+
+
+async def test_a_dispatch_may_withdraw_inside_a_callback(tmp_path: Path) -> None:
+    made: list[Fickle] = []
+
+    def make(seat: DispatchSeat) -> Fickle:
+        made.append(Fickle(seat))
+        return made[0]
+
+    async with rig(tmp_path, make) as here:
+        with pytest.raises(NoWorkers):
+            await here.client.call(GO, {"n": 1})
+        third = made[0].seat.record("t.own.third")  # of an endpoint that is new to the router
+        made[0].seat.publish(third)
+        assert made[0].records[-1] == third
+        for endpoint in (GO, "t.own.third"):
+            with pytest.raises(NoWorkers):
+                await here.client.call(endpoint, {"n": 1})
 
 
 class Broken(Own):

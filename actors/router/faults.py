@@ -1,0 +1,179 @@
+"""Workers that have failed: how long each gets no streams, and how it comes back.
+
+Pure: faults and the clock in, verdicts out. A fault puts a worker in quarantine; when that is over
+one stream tries it, and the outcome of that stream decides: back as if nothing had been, or longer.
+Whoever else comes and goes meanwhile changes nothing of it.
+
+Only failures of the road or of the worker's process are faults. What a handler raises, a request
+that is too large or a cancel says nothing against the worker, and a worker that refuses for want of
+room is healthy: it is left alone for a moment, which is the pool's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from actors.router.occupancy import Key
+from transport.errors import CallHomeError
+
+#: Errors that speak against the worker, or against the road to it.
+FAULTS: Final = frozenset(
+    [
+        "connection.lost",
+        "connection.peer",
+        "connection.callback",
+        "worker.lost",
+        "worker.unavailable",
+    ]
+)
+OVERLOADED: Final = "overloaded"
+#: What an engine of this node says of itself. Its other errors are not about the way to it: its
+#: connection.lost may be that of the caller.
+TOLD: Final = frozenset(["worker.unavailable", OVERLOADED])
+#: Says nothing, neither for the worker nor against it.
+SILENT: Final = "cancelled"
+#: Workers whose past is kept, though they may not be known now.
+_KEPT: Final = 65_536
+
+
+def code_of(error: CallHomeError) -> str:
+    """What an error is to a router: its code, "" where it says that the worker works.
+
+    A deadline is the road's when it tells what has become of the request, else the caller's own. An
+    error that the worker told of another's failure is none of its own.
+    """
+    code = error.details.get("code", "") if type(error) is CallHomeError else error.code
+    if code == "deadline":
+        ours = "sent" in error.details or error.details.get("limit") == "prologue"
+        return "connection.lost" if ours else SILENT
+    if code in FAULTS and error.details.get("origin") == "worker":
+        return ""
+    return code
+
+
+class _Past:
+    """One worker that has failed."""
+
+    __slots__ = ("before", "strikes", "trial", "until")
+
+    def __init__(self) -> None:
+        self.strikes = 0
+        #: End of the quarantine (clock); None once that is over and a stream may try the worker.
+        self.until: float | None = None
+        #: The stream that tries it.
+        self.trial: Key | None = None
+        #: Streams that it had already when the quarantine began: their failures are no news.
+        self.before: set[Key] = set()
+
+
+class Faults:
+    """The past of an endpoint's workers, by instance.
+
+    ``first`` is the length of a quarantine in seconds, doubled each time up to ``longest``; 0
+    switches quarantines off.
+    """
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first = first
+        self.longest = max(longest, first)
+        self._pasts: dict[int, _Past] = {}
+
+    def __len__(self) -> int:
+        return len(self._pasts)
+
+    def __contains__(self, instance: int) -> bool:
+        return instance in self._pasts
+
+    def rests(self, instance: int) -> bool:
+        """Whether it is to get no streams now: it is in quarantine, or being tried."""
+        past = self._pasts.get(instance)
+        return past is not None and (past.until is not None or past.trial is not None)
+
+    def tried(self, instance: int) -> bool:
+        """Whether a stream tries it now."""
+        past = self._pasts.get(instance)
+        return past is not None and past.trial is not None
+
+    def due(self, instance: int) -> bool:
+        """Whether its next stream will be its trial."""
+        past = self._pasts.get(instance)
+        return past is not None and past.until is None and past.trial is None
+
+    def until(self, instance: int) -> float:
+        """When its quarantine ends; 0 where it has none."""
+        past = self._pasts.get(instance)
+        return 0.0 if past is None or past.until is None else past.until
+
+    def strike(self, instance: int, key: Key | None, running: Iterable[Key], now: float) -> bool:
+        """Stream ``key`` (None: somebody else's) has failed by a fault of the worker, which has the
+        streams ``running``. Whether a quarantine begins.
+        """
+        if not self._first:
+            return False
+        past = self._pasts.get(instance)
+        if past is None:
+            if len(self._pasts) >= _KEPT:
+                del self._pasts[next(iter(self._pasts))]
+            past = self._pasts[instance] = _Past()
+        elif key is not None and key in past.before:
+            past.before.discard(key)
+            return False
+        elif past.until is not None and (key is None or key != past.trial):
+            return False  # sent in its quarantine, for want of another: one trial counts
+        past.until = now + min(self._first * 2.0**past.strikes, self.longest)
+        past.strikes = min(past.strikes + 1, 64)
+        past.trial = None
+        past.before = {each for each in running if each != key}
+        return True
+
+    def works(self, instance: int, key: Key) -> bool:
+        """Stream ``key`` shows that the worker works; whether that ends its quarantine or trial."""
+        past = self._pasts.get(instance)
+        if past is None:
+            return False
+        if key in past.before:  # sent before it failed: that it comes to an end proves nothing
+            past.before.discard(key)
+            return False
+        del self._pasts[instance]
+        return True
+
+    def undecided(self, instance: int, key: Key) -> bool:
+        """Stream ``key`` has ended and says nothing; whether another must try the worker now."""
+        past = self._pasts.get(instance)
+        if past is None:
+            return False
+        past.before.discard(key)
+        if past.trial != key:
+            return False
+        past.trial = None
+        return past.until is None
+
+    def begin_trial(self, instance: int, key: Key) -> None:
+        """Stream ``key`` tries the worker, after its quarantine or for want of any other."""
+        past = self._pasts.get(instance)
+        if past is not None and past.trial is None:
+            past.trial = key
+
+    def trials(self) -> list[tuple[int, Key]]:
+        """Those that are being tried, and the stream that tries each."""
+        return [(each, past.trial) for each, past in self._pasts.items() if past.trial is not None]
+
+    def over(self, now: float) -> list[int]:
+        """Those whose quarantine has ended since this was last asked: a stream may try them."""
+        found = []
+        for instance, past in self._pasts.items():
+            if past.until is not None and now >= past.until:
+                past.until = None
+                found.append(instance)
+        return found
+
+    def waits(self) -> bool:
+        """Whether any quarantine has an end to wait for, or a trial goes on."""
+        return any(
+            past.until is not None or past.trial is not None for past in self._pasts.values()
+        )
+
+    def forget(self, instance: int) -> None:
+        """The instance will never be back: a process of this node that has died."""
+        self._pasts.pop(instance, None)

@@ -1,0 +1,120 @@
+"""One worker in its pool: whether it is busy, or left alone for having refused a stream. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from actors.router.occupancy import Carried
+
+if TYPE_CHECKING:
+    from actors.router.pool import Pool
+
+#: A limit that nobody reaches.
+NEVER: Final = 1 << 62
+#: What a worker can be, as ``callhome ps`` shows it.
+FREE, BUSY, LEASED, QUARANTINED, TRIAL = "free", "busy", "leased", "quarantined", "trial"
+
+
+class Limits:
+    """From when on a worker is busy, for all endpoints of a router.
+
+    ``streams``: from this many on; ``fraction``: from this part of its capacity on. ``lease``: how
+    long one that has refused a stream is left alone, in seconds.
+    """
+
+    def __init__(
+        self, streams: int | None = None, fraction: float | None = None, lease: float = 1.0
+    ) -> None:
+        self.streams = streams
+        self.fraction = fraction
+        self.lease = lease
+
+    def of(self, capacity: int) -> int:
+        """Streams with which a worker of this capacity is busy; 0 is an unknown capacity."""
+        limit = NEVER if self.streams is None else self.streams
+        if self.fraction is not None and capacity > 0:
+            limit = min(limit, max(1, math.ceil(self.fraction * capacity)))
+        return limit
+
+
+class Member:
+    """One worker in its pool."""
+
+    __slots__ = (
+        "busy",
+        "capacity",
+        "carried",
+        "free",
+        "lease",
+        "limit",
+        "pool",
+        "queued",
+        "seq",
+        "struck",
+    )
+
+    def __init__(self, pool: Pool, carried: Carried) -> None:
+        self.pool = pool
+        self.carried = carried
+        self.capacity = carried.capacity
+        #: Streams with which it is busy.
+        self.limit = NEVER
+        self.busy = False
+        #: The policy has it.
+        self.free = False
+        #: Until when it is left alone for having refused a stream (clock; 0: it is not); the number
+        #: of its report and the streams that waited there when it did.
+        self.lease = 0.0
+        self.seq = 0
+        self.queued = 0
+        #: When its last refusal or fault was seen here.
+        self.struck = -math.inf
+
+    def watched(self, carried: Carried) -> None:
+        """Its load or its report has changed, and something hangs on it."""
+        if (
+            (carried.load >= self.limit) != self.busy
+            or carried.capacity != self.capacity
+            or (self.lease and self._has_room())
+        ):
+            self.pool.update(self)
+        elif self.free and self.pool.policy.aware:
+            self.pool.policy.changed(carried)
+
+    def refuse(self, now: float) -> None:
+        """It has refused a stream for want of room. One that tells, by now, of room has it."""
+        carried = self.carried
+        self.struck = now
+        told = not carried.record.via and carried.seq > 0
+        if told and carried.in_flight < carried.capacity:
+            return
+        self.lease = now + self.pool.limits.lease
+        self.pool.troubled()
+        self.seq, self.queued = carried.seq, carried.queued
+
+    def _has_room(self) -> bool:
+        """Whether it tells of room since it refused."""
+        carried = self.carried
+        return carried.seq > self.seq and (
+            carried.in_flight < carried.capacity or carried.queued < self.queued
+        )
+
+    def look(self) -> None:
+        """See afresh whether it is busy, or left alone."""
+        carried = self.carried
+        self.capacity = carried.capacity
+        self.limit = self.pool.limits.of(carried.capacity)
+        self.busy = carried.load >= self.limit
+        if self.lease and self._has_room():
+            self.lease = 0.0
+
+    @property
+    def state(self) -> str:
+        """What it is now, in one word."""
+        faults, instance = self.pool.faults, self.carried.instance
+        if faults.rests(instance):
+            return TRIAL if faults.tried(instance) else QUARANTINED
+        if self.lease:
+            return LEASED
+        return BUSY if self.busy else FREE

@@ -1,0 +1,371 @@
+"""The workers of one endpoint: who can be chosen now, who not and why, and the choice itself.
+
+Pure. A worker is a *candidate* unless it is busy by the limits that were set, has just refused a
+stream for want of room, or has failed. The policy knows the candidates only. What makes a worker
+one, or none any more, is looked at when something about that worker changes and never for a choice,
+which therefore costs the same for ten workers and for ten thousand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, cast
+
+from actors.errors import AllBusy, NoWorkers, WorkerUnavailable
+from actors.messages import Open, Route
+from actors.router.faults import FAULTS, OVERLOADED, SILENT, Faults
+from actors.router.loads import Bag, Worker
+from actors.router.member import BUSY, LEASED, NEVER, QUARANTINED, TRIAL, Limits, Member
+from actors.router.occupancy import Carried, Key
+from actors.router.policy import Policy
+from transport.errors import CallHomeError, RemoteProtocolError
+
+#: Workers that an error names.
+_NAMED: Final = 8
+
+
+class Everybody:
+    """Holds the candidates for a policy that is asked elsewhere."""
+
+    aware = False
+
+    def __init__(self) -> None:
+        self.bag = Bag()
+        self.add = self.bag.add
+        self.remove = self.bag.remove
+
+    def changed(self, worker: Worker) -> None:
+        """No load is looked at."""
+
+    def choose(self, open: Open) -> Worker | None:
+        """Nobody: it is asked for those whom a home has named only."""
+        return None
+
+
+def _nobody() -> None:
+    """Nobody minds."""
+
+
+class Pool:
+    """Made by a router for each endpoint that it has heard of.
+
+    ``running`` tells the streams that a worker has now. ``freed`` is called when a worker becomes a
+    candidate, ``troubled`` when there is something that only ``check`` ends.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        policy: Policy,
+        limits: Limits,
+        faults: Faults,
+        clock: Callable[[], float],
+        running: Callable[[Carried], Iterable[Key]] = lambda _: (),
+    ) -> None:
+        self.endpoint = endpoint
+        self.policy = policy
+        self.limits = limits
+        self.faults = faults
+        self.members: dict[int, Member] = {}
+        self._clock = clock
+        self._running = running
+        self.freed: Callable[[], None] = _nobody
+        self.troubled: Callable[[], None] = _nobody
+        self._choose = cast(Callable[[Open], Carried | None], policy.choose)
+        #: Candidates.
+        self.free = 0
+        #: Candidates whose next stream is a trial, and workers that are left alone.
+        self._due: set[int] = set()
+        self._leased: dict[int, Member] = {}
+
+    # Who there is.
+
+    def add(self, worker: Carried) -> None:
+        """A worker can serve; known already: its record may have changed."""
+        member = self.members.get(worker.instance)
+        if member is not None and member.carried is not worker:
+            self.remove(member.carried)
+            member = None
+        if member is None:
+            member = self.members[worker.instance] = Member(self, worker)
+        elif member.free:
+            self.policy.add(worker)
+        self.update(member)
+
+    def remove(self, worker: Carried) -> None:
+        """A worker gets no new streams."""
+        member = self.members.get(worker.instance)
+        if member is not None and member.carried is worker:
+            del self.members[worker.instance]
+            self._due.discard(worker.instance)
+            self._leased.pop(worker.instance, None)
+            worker.watch = None
+            if member.free:
+                member.free = False
+                self.free -= 1
+                self.policy.remove(worker)
+
+    def update(self, member: Member) -> None:
+        """Something about a worker has changed: it becomes a candidate, or is none any more."""
+        worker, instance = member.carried, member.carried.instance
+        member.look()
+        free = not member.busy and not member.lease and not self.faults.rests(instance)
+        if free and self.faults.due(instance):
+            self._due.add(instance)
+        else:
+            self._due.discard(instance)
+        was, member.free = member.free, free
+        self.free += free - was
+        if free and not was:
+            self.policy.add(worker)
+        elif was and not free:
+            self.policy.remove(worker)
+        elif free and self.policy.aware:
+            self.policy.changed(worker)
+        self._watch(member)
+        if free and not was:
+            self.freed()
+
+    def _watch(self, member: Member) -> None:
+        """Hear of a worker's load just as much as is needed now."""
+        worker = member.carried
+        if member.lease:
+            self._leased[worker.instance] = member
+        else:
+            self._leased.pop(worker.instance, None)
+        if member.lease or member.limit < NEVER or self.limits.fraction is not None:
+            worker.watch = member.watched
+        elif member.free and self.policy.aware:
+            worker.watch = self.policy.changed
+        else:
+            worker.watch = None
+
+    def reload(self) -> None:
+        """The limits have changed."""
+        for member in self.members.values():
+            self.update(member)
+
+    # The choice.
+
+    def choose(self, open: Open) -> Carried:
+        """The worker for a stream, to be booked in the same step.
+
+        Raises NoWorkers when nobody is left that could serve it, AllBusy when there is somebody and
+        none is free, WorkerUnavailable when the one that it asks for is not there, and what the
+        policy raises.
+        """
+        worker = self.pick(open)
+        if worker is None:
+            raise self.none(open)
+        return worker
+
+    def pick(self, open: Open) -> Carried | None:
+        """As ``choose``; None when nobody is left or free, of which ``none`` tells more."""
+        if open.route is not None and (open.route.instance or open.route.avoid):
+            return self._routed(open, open.route)
+        worker = self._choose(open)
+        if worker is None or self._due:
+            return self.chosen(open, worker or self._resting())
+        return worker
+
+    def chosen(self, open: Open, worker: Carried | None) -> Carried | None:
+        """A choice was made while somebody has failed before: it may be his trial."""
+        if worker is not None and worker.instance in self.faults:
+            self.faults.begin_trial(worker.instance, (open.home.incarnation, open.stream))
+            self.update(self.members[worker.instance])
+        return worker
+
+    def candidates(self, open: Open) -> Sequence[Worker]:
+        """Who can be chosen for a stream, for a choice that somebody else makes; where possible the
+        list goes on as they come and go.
+        """
+        failed: Collection[int] = ()
+        if open.route is not None:
+            failed = self._avoided(open.route)
+        if not failed and self.free and isinstance(self.policy, Everybody):
+            return self.policy.bag.workers
+        found = [
+            each.carried
+            for each in self.members.values()
+            if each.free and each.carried.instance not in failed
+        ]
+        resting = None if found else self._resting(failed)
+        return found if resting is None else [resting]
+
+    def _resting(self, failed: Collection[int] = ()) -> Carried | None:
+        """Nobody is free: of those that have failed, the one whose turn is next. Where others are
+        only busy, one stream at a time may try it; else any, for there is nobody else.
+        """
+        if not self.faults:
+            return None
+        left = [each for each in self.members.values() if each.carried.instance not in failed]
+        resting = [each for each in left if self.faults.rests(each.carried.instance)]
+        found = [each for each in resting if not self.faults.tried(each.carried.instance)]
+        if not found and len(resting) == len(left):
+            found = resting
+        found = [each for each in found if not each.busy and not each.lease]
+        if not found:
+            return None
+        return min(found, key=lambda each: self.faults.until(each.carried.instance)).carried
+
+    def _routed(self, open: Open, route: Route) -> Carried | None:
+        """The choice for a stream that asks for one worker, or against some."""
+        failed = self._avoided(route)
+        if route.instance:
+            return self._pinned(route.instance)
+        out = [self.members[each] for each in failed if self.members[each].free]
+        for each in out:
+            self.policy.remove(each.carried)
+        try:
+            worker = self._choose(open)
+        finally:
+            for each in out:
+                self.policy.add(each.carried)
+        return self.chosen(open, worker or self._resting(failed))
+
+    def _avoided(self, route: Route) -> set[int]:
+        """Those that have failed the request before. One that had no room may have it again: it is
+        a candidate when it has.
+        """
+        failed = set()
+        for each in route.avoid:
+            if len(each) != 2 or not isinstance(each[0], int):
+                raise RemoteProtocolError(
+                    f"{self.endpoint}: what a stream avoids is named by instance and error code"
+                )
+            instance, code = each[0], str(each[1])
+            self._told(instance, code)
+            if code != OVERLOADED and instance in self.members:
+                failed.add(instance)
+        return failed
+
+    def _pinned(self, instance: int) -> Carried:
+        member = self.members.get(instance)
+        if member is None:
+            known = ", ".join(map(str, sorted(self.members)[:_NAMED]))
+            more = f" and {len(self.members) - _NAMED} more" if len(self.members) > _NAMED else ""
+            raise WorkerUnavailable(
+                f"{self.endpoint}: no worker {instance} is there any more; there are: {known}{more}"
+                " (instance= names one and no other)",
+                pinned="yes",
+                instance=str(instance),
+            )
+        return member.carried
+
+    def _told(self, instance: int, code: str) -> None:
+        """A home says that a worker has failed its request. What this router has seen itself a
+        moment ago it need not hear twice.
+        """
+        member, now = self.members.get(instance), self._clock()
+        if member is None:
+            return
+        if code == OVERLOADED and now - member.struck >= self.limits.lease:
+            member.refuse(now)
+            self.update(member)
+        elif code in FAULTS and now - member.struck >= self.faults.longest:
+            self._strike(member, None, now)
+
+    def none(self, open: Open) -> CallHomeError:
+        """Why nobody is left for a stream."""
+        avoid = open.route.avoid if open.route is not None else ()
+        failed = {each[0] for each in avoid if each[1] != OVERLOADED}
+        left = [each for each in self.members.values() if each.carried.instance not in failed]
+        if left:
+            return AllBusy(f"{self.endpoint}: {self.busy_words(left)}")
+        if not self.members:
+            return NoWorkers(f"no worker of endpoint {self.endpoint!r} is there any more")
+        who = f"all {len(self.members)} workers" if len(self.members) > 1 else "the one worker"
+        return NoWorkers(f"{who} of {self.endpoint} failed this request before; try again later")
+
+    def busy_words(self, members: Iterable[Member] | None = None) -> str:
+        """How many workers there are and why none of them is free."""
+        found = list(self.members.values()) if members is None else list(members)
+        states = Counter(each.state for each in found)
+        limits = []
+        if self.limits.streams is not None:
+            limits.append(f"busy_streams={self.limits.streams}")
+        if self.limits.fraction is not None:
+            limits.append(f"busy_fraction={self.limits.fraction:g}")
+        words = {
+            BUSY: f"carry what they may ({', '.join(limits)})",
+            LEASED: "have just refused a stream for want of room",
+            QUARANTINED: "are in quarantine after a fault",
+            TRIAL: "are being tried after a fault",
+        }
+        told = [f"{states[each]} {text}" for each, text in words.items() if states[each]]
+        one = len(found) == 1
+        return (
+            f"{'its one worker is' if one else f'all {len(found)} workers are'} busy "
+            f"({'; '.join(told)}); try again later, add replicas or capacity, raise the limits "
+            "(callhome busy), or give the router a queue"
+        )
+
+    # What became of streams.
+
+    def ended(self, worker: Carried, key: Key, code: str) -> None:
+        """Stream ``key`` has ended at the worker with ``code`` ("": well). Called before its permit
+        comes back.
+        """
+        member = self.members.get(worker.instance)
+        if member is None or member.carried is not worker:
+            return
+        now = self._clock()
+        if code == OVERLOADED:
+            self.faults.works(worker.instance, key)
+            member.refuse(now)
+            self.update(member)
+        elif code in FAULTS:
+            self._strike(member, key, now)
+        elif worker.instance in self.faults:
+            if code == SILENT:
+                changed = self.faults.undecided(worker.instance, key)
+            else:
+                changed = self.faults.works(worker.instance, key)
+            if changed:
+                self.update(member)
+
+    def _strike(self, member: Member, key: Key | None, now: float) -> None:
+        instance = member.carried.instance
+        member.struck = now
+        self.troubled()
+        others = any(
+            each is not member and not self.faults.rests(each.carried.instance)
+            for each in self.members.values()
+        )
+        # The last one that is left goes on: a glitch must not become an outage.
+        if (others or instance in self.faults) and self.faults.strike(
+            instance, key, self._running(member.carried), now
+        ):
+            self.update(member)
+
+    def check(self, now: float, runs: Callable[[Key], bool]) -> bool:
+        """The coarse timer: ends of quarantines and leases, and trials whose stream ``runs``; True
+        while there is something to wait for.
+        """
+        for member in [each for each in self._leased.values() if now >= each.lease]:
+            member.lease = 0.0
+            self.update(member)
+        waits = bool(self._leased)
+        if self.faults:
+            for instance in self.faults.over(now):
+                self._look(instance)
+            for instance, key in self.faults.trials():
+                if runs(key) and self.faults.works(instance, key):
+                    self._look(instance)
+            waits = waits or self.faults.waits()
+        return waits
+
+    def _look(self, instance: int) -> None:
+        member = self.members.get(instance)
+        if member is not None:
+            self.update(member)
+
+    @property
+    def calm(self) -> bool:
+        """Whether nobody here has failed or refused not long ago."""
+        return not self.faults and not self._leased
+
+    def seen(self) -> list[tuple[Carried, str]]:
+        """Each worker and what it is now."""
+        return [(each.carried, each.state) for each in self.members.values()]

@@ -1,0 +1,146 @@
+"""Streams that wait at the router while every worker is busy, so that a burst waits and does not
+fail.
+
+They wait as long as they were told to at most, and not past their own deadline. Whoever is free
+next gets the one whose turn it is. They can be cancelled as any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from actors.errors import AllBusy, CallHomeError, DeadlineExceeded
+from actors.messages import Open, Record
+from actors.router.lookup import Waiting
+from actors.router.pool import Pool
+from actors.router.relay import Plane
+from actors.router.waiting import Lines
+from transport.bus.address import Address
+
+#: Bytes of the requests that wait.
+_BYTES: Final = 256 << 20
+
+
+class RouterQueue:
+    """Made by a router. At most ``limit`` streams wait, ``timeout`` seconds each.
+
+    ``again`` routes a stream to somebody who is free, if there is one for it.
+    """
+
+    def __init__(
+        self,
+        plane: Plane,
+        limit: int,
+        timeout: float,
+        again: Callable[[Queued], None],
+    ) -> None:
+        self.plane = plane
+        self._timeout = timeout
+        self._again = again
+        self._lines: Lines[Queued] = Lines(limit)
+        self._bytes = 0
+        self._woken: dict[str, Pool] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def waiting(self, endpoint: str) -> bool:
+        """Whether somebody waits for this endpoint: who comes now lines up behind."""
+        return self._lines.waiting(endpoint)
+
+    def put(self, open: Open, pool: Pool) -> None:
+        """A stream lines up. Raises AllBusy when there is no place for it, ActorDead when its home
+        is gone.
+        """
+        priority = 0 if open.route is None else open.route.priority
+        relay = Queued(self, pool, open)
+        size = len(open.payload)
+        if self._lines and self._bytes + size > _BYTES:
+            raise self._full(pool)
+        loser = self._lines.put(open.target, priority, relay)
+        if loser is relay:
+            raise self._full(pool)
+        if loser is not None:
+            self._bytes -= len(loser.open.payload)
+            loser.fail(self._full(loser.pool))
+        try:
+            self.plane.begin(relay)
+        except BaseException:
+            self._lines.leave(relay)
+            raise
+        self._bytes += size
+        left = self._timeout if open.remaining is None else min(self._timeout, open.remaining)
+        relay.await_until(left)
+
+    def left(self, relay: Queued) -> None:
+        """A stream waits no more, for whatever reason; heard of once or several times."""
+        if self._lines.leave(relay):
+            self._bytes -= len(relay.open.payload)
+
+    def wake(self, pool: Pool) -> None:
+        """Somebody is free: see to those who wait, once for all that happens in this turn."""
+        if self._lines.waiting(pool.endpoint):
+            if not self._woken:
+                asyncio.get_running_loop().call_soon(self._look)
+            self._woken[pool.endpoint] = pool
+
+    def _look(self) -> None:
+        woken, self._woken = self._woken, {}
+        for endpoint, pool in woken.items():
+            for relay in self._lines.ordered(endpoint):
+                if not pool.free:
+                    break
+                if relay in self._lines:
+                    self._try(relay)
+
+    def _try(self, relay: Queued) -> None:
+        try:
+            self._again(relay)
+        except Exception as error:  # it was told; the others go on
+            self.plane.runtime.complain(f"a stream of {relay.target} that had waited", error)
+
+    def _full(self, pool: Pool) -> AllBusy:
+        return AllBusy(
+            f"{pool.endpoint}: {len(self._lines)} streams wait at the router already, which is all "
+            f"that it lets wait (queue), or they hold {_BYTES >> 20} MiB; {pool.busy_words()}"
+        )
+
+    def late(self, relay: Queued) -> CallHomeError:
+        """What a stream is told that has waited in vain."""
+        remaining = relay.open.remaining
+        if remaining is not None and remaining <= self._timeout:
+            return DeadlineExceeded(
+                f"{relay.target}: waited for a worker until its deadline ({remaining:.3g} s); "
+                f"{relay.pool.busy_words()}",
+                limit="total",
+            )
+        return AllBusy(
+            f"{relay.target}: waited {time.monotonic() - relay.since:.3g} s for a worker "
+            f"(queue_timeout); {relay.pool.busy_words()}"
+        )
+
+
+class Queued(Waiting):
+    """One stream in the line."""
+
+    __slots__ = ("_queue", "pool")
+
+    def __init__(self, queue: RouterQueue, pool: Pool, message: Open) -> None:
+        nobody = Address(message.target, 0, 0, 0)
+        super().__init__(queue.plane, message, Record(0, nobody, "engine", message.target))
+        self._queue = queue
+        self.pool = pool
+
+    def cancel(self, reason: str) -> None:
+        self._queue.left(self)
+        super().cancel(reason)
+
+    def finish(self, error: CallHomeError | None = None, total: int | None = None) -> None:
+        self._queue.left(self)
+        super().finish(error, total)
+
+    def expired(self) -> CallHomeError:
+        return self._queue.late(self)
