@@ -143,6 +143,31 @@ async def test_an_error_item_is_an_error_behind_the_items(tmp_path: Path) -> Non
             await anext(items)
 
 
+async def test_conformance_29_the_permit_of_a_dynamo_worker_is_back_before_its_error_item(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as (here, worker):
+        async with here.client.stream(GO, {"a": 1}, annotated=True) as items:
+            first = asyncio.ensure_future(anext(items))
+            call = await worker.next()
+            call.reply()
+            half = await call.dial()
+            half.prologue()
+            half.item("first")
+            await first
+            assert here.permits == 1
+            for item in ({"event": "error", "comment": ["no"]}, {"data": 2, "event": "error"}):
+                half.send(frame(b"", wrap(msgpack.packb(item), "msgpack")))
+                assert (await anext(items)).is_error
+                assert here.permits == 0
+            half.item("tail")
+            await anext(items)
+            assert here.relays == 1
+            half.end()
+            assert [item async for item in items] == []
+        assert here.permits == 0
+
+
 async def test_conformance_19_a_consumer_that_leaves_kills(tmp_path: Path) -> None:
     async with rig(tmp_path) as (here, worker):
         async with begun(here, worker) as (_, _, half):
