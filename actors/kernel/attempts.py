@@ -181,6 +181,7 @@ class Attempts:
     """The attempts of one request: its session, and what is kept to go on elsewhere."""
 
     __slots__ = (
+        "_moving",
         "_pending",
         "count",
         "delivered",
@@ -228,6 +229,8 @@ class Attempts:
         #: The request as it was at first, once it has been continued.
         self.first: Encoded | None = None
         self._pending: Decision | None = None
+        #: A migration has been decided upon, and nothing has been sent for it yet.
+        self._moving = False
 
     def route(self) -> Route | None:
         """What the router is asked for the next attempt."""
@@ -250,6 +253,7 @@ class Attempts:
                 stream.error = decision.error
                 stream.settle()
                 return None
+            self._moving = self._moving or decision.step == MIGRATE
             try:
                 if decision.step == MIGRATE and self._has_begun(stream):
                     replays = self._continue(stream, behind)
@@ -259,8 +263,10 @@ class Attempts:
                         return None
                 else:
                     replays = None
-                return self._send(stream, decision.step, replays)
+                return self._send(stream, replays)
             except CallHomeError as failure:
+                # Its traceback would tie the stream to this frame and the user's.
+                failure.with_traceback(None)
                 decision = self.session.ended(failure, 0, stopped=self._stopped())
 
     def _has_begun(self, stream: Opened) -> bool:
@@ -370,12 +376,13 @@ class Attempts:
             error.__cause__ = broke
         return LocalProtocolError(f"{self.sent.target}: {how}; the stream had ended with: {broke}")
 
-    def _send(self, stream: Opened, step: int, replays: Iterable[Any] | None) -> Opened:
+    def _send(self, stream: Opened, replays: Iterable[Any] | None) -> Opened:
         sent = self.sent
         sent.link()
         new = sent.send()
         self.count += 1
-        sent.caller.runtime.home.between.count(step == MIGRATE, self._has_begun(stream))
+        sent.caller.runtime.home.between.count(self._moving, self._has_begun(stream))
+        self._moving = False
         if replays is not None:
             new.replay, new.replay_ends = iter(replays), sent.said_last
         elif sent.many and sent.said_last:

@@ -96,7 +96,7 @@ class Serving:
             return
         if self._shut:
             stream.taken = True  # nobody was told that we hold its frames
-            self.end(stream, ConnectionLost(f"{m.target}: {self._shut}"))
+            self.end(stream, ConnectionLost(f"{m.target}: {self._shut}", sent="no"))
             return
         try:
             self.runtime.attach(m.segments)

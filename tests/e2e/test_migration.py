@@ -20,7 +20,7 @@ from actors.errors import (
 from tests.e2e.killer import killed_streams
 from tests.e2e.standing import ROADS, cluster_on
 from tests.e2e.test_retry import victim
-from tests.e2e.watching import kill
+from tests.e2e.watching import inspect, kill
 from tests.waiting import TICK, wait_until
 
 ENGINES = "tests.e2e.moving_engines"
@@ -213,6 +213,23 @@ async def test_a_stream_each_way_goes_on_with_what_its_replay_says(tmp_path: Pat
         assert received == [[1, "a"], [2, 50_000], [3, "c"]]
         assert [line for line in sent[1:] if isinstance(line, str)][:3] == ["a", "c", "d"]
 
+        await both(client, TALK)
+        async with client.open(TALK) as talk:
+            reading = asyncio.create_task(talk.recv())
+            engines = [each for each in client.records() if each.endpoint == TALK]
+
+            async def taken() -> int:
+                loads = [(await inspect(client, each.address.name)) for each in engines]
+                return sum(each["in_flight"] for each in loads)
+
+            await wait_until(taken, what="a worker has it")
+            for each in engines:
+                if (await inspect(client, each.address.name))["in_flight"]:
+                    kill(each.address.pid)
+            await wait_until(lambda: talk.attempts == 2, what="it is at the other worker")
+            await talk.send("a")
+            assert await reading == [1, "a"]
+
         # Without replay: before anything was said it goes elsewhere, afterwards it does not.
         await both(client, TALK)
         async with client.open(TALK) as talk:
@@ -247,6 +264,22 @@ async def test_conformance_40_a_cancel_in_the_middle_of_a_migration(tmp_path: Pa
                     await reading
                 assert items.attempts == 2  # there was nobody at the second
             assert not client.runtime.home.between.contexts()
+
+
+async def test_a_stream_outlives_the_router_and_the_ingress_on_its_way() -> None:
+    async with cluster_on(node("Tokens"), "nodes") as cluster, cluster.client() as client:
+        found = {child.name: child.pid for each in cluster.nodes for child in each.children}
+        near = {each.node: each for each in cluster.nodes}["a"]
+        router = next(child.pid for child in near.children if child.name == "router")
+        request = {"token_ids": [1], "max_tokens": 60, "pace": 0.002}
+        values = []
+        async with client.stream(TOKENS, request, timeout=60.0, migration_limit=3) as items:
+            async for item in items:
+                values += item["token_ids"]
+                if len(values) in (20, 40):
+                    kill(router if len(values) == 20 else found["ingress"])
+            assert values == list(range(1, 61))
+        assert client.statistics()["migrated.ongoing_request"] == 2
 
 
 async def test_a_handlers_error_at_the_second_worker_is_the_streams(tmp_path: Path) -> None:
