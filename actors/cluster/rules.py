@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from actors.config import Rule, folder, host, mapping, nearest, whole, wrong
 from actors.errors import SpecError
-from actors.router.policy import MODES as MODES
+from actors.router.policy import MODES
 from transport.callhome.address import check_hostport
 
 #: ``"module:attribute"``, ``"path/to/file.py:attribute"``, or the class or function itself.

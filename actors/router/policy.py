@@ -10,7 +10,7 @@ whether it is full.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from actors.errors import SpecError, Unsupported
@@ -299,28 +299,3 @@ def make_policy(options: Options, draw: Draw) -> Policy:
     if make is None:
         raise SpecError(f"policy {options.policy!r} is unknown; use one of {', '.join(MODES)}")
     return make(options, draw)
-
-
-class _ByIndex:
-    """A mode asked in the way of before, until the router keeps its candidates itself."""
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._known: set[Worker] = set()
-
-    def choose(self, workers: Sequence[Worker]) -> int:
-        policy = self._policy
-        for worker in self._known.difference(workers):
-            policy.remove(worker)
-        self._known = set(workers)
-        for worker in workers:
-            policy.add(worker)
-        chosen = policy.choose(None)  # type: ignore[arg-type]
-        return workers.index(chosen)
-
-
-POLICIES: dict[str, Callable[[Draw], _ByIndex]] = {
-    "round_robin": lambda draw: _ByIndex(RoundRobin(draw)),
-    "random": lambda draw: _ByIndex(Random(draw)),
-    "least_loaded": lambda draw: _ByIndex(LeastLoaded(draw)),
-}
