@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from actors.client import Client as Client
+    from actors.client import WorkerState as WorkerState
     from actors.cluster.launcher import Cluster as Cluster
     from actors.cluster.launcher import connect as connect
     from actors.cluster.spec import ActorSpec as ActorSpec
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from actors.kernel.requests import RequestStream as RequestStream
     from actors.kernel.responses import DuplexStream as DuplexStream
     from actors.kernel.responses import ResponseStream as ResponseStream
+    from actors.messages import BusyAt as BusyAt
     from actors.router.custom import RoutedRequest as RoutedRequest
     from actors.router.custom import WorkerView as WorkerView
     from actors.router.dispatch import DispatchSeat as DispatchSeat
@@ -44,6 +46,7 @@ _HOMES = {
     "ActorSpec": "actors.cluster.spec",
     "Annotated": "transport.wire.codec",
     "BidirectionalEngine": "actors.engine.api",
+    "BusyAt": "actors.messages",
     "CallHomeError": "actors.errors",
     "Client": "actors.client",
     "Cluster": "actors.cluster.launcher",
@@ -62,6 +65,7 @@ _HOMES = {
     "RouterSpec": "actors.cluster.spec",
     "Settings": "actors.config",
     "StreamingDispatch": "actors.router.dispatch",
+    "WorkerState": "actors.client",
     "WorkerView": "actors.router.custom",
     "bidirectional": "actors.engine.api",
     "connect": "actors.cluster.launcher",

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from actors.config import SOCKET_NAME, Settings
 from actors.discovery.base import Discovery
@@ -19,15 +19,34 @@ from actors.errors import ActorDead
 from actors.kernel.calls import Caller
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
-from actors.messages import Record
+from actors.messages import Record, Workers
 from transport.bus.address import Address
 from transport.bus.port import Bus
 from transport.context import Context
-from transport.errors import LocalProtocolError
+from transport.errors import LocalProtocolError, RemoteProtocolError
 
 _OUTSIDE: Final = (
     "this client is not open; use it inside its block: 'async with cluster.client() as client:'"
 )
+
+
+class WorkerState(NamedTuple):
+    """One worker of an endpoint as a router sees it; ``Client.workers`` tells of them.
+
+    ``instance`` is what ``call``, ``stream`` and ``open`` take. ``load`` counts streams, ``device``
+    is what its EngineSpec says. ``state``: ``free``, ``busy`` (over a threshold), ``leased`` (it
+    has refused a stream a moment ago), ``quarantined`` (it failed) or ``trial`` (the next stream
+    shows whether it works again). ``where``: "" on this node, else the ``host:port`` of its node.
+    """
+
+    instance: int
+    endpoint: str
+    worker: str
+    load: int
+    capacity: int
+    device: str
+    state: str
+    where: str
 
 
 class _Records(Discovery, Protocol):
@@ -118,6 +137,33 @@ class Client(Caller):
     def ref(self, name: str) -> Ref:
         """An actor of the node by name, for tell, ask and stream; it need not be alive yet."""
         return Ref(name, self.runtime, self._lookup)
+
+    async def workers(self, endpoint: str = "") -> list[WorkerState]:
+        """Who serves ``endpoint`` (all endpoints without one), ordered by instance.
+
+        Asks one router of the node, which knows the workers of other nodes too. Raises NoWorkers
+        when there is none.
+        """
+        if not self._open:
+            raise LocalProtocolError(_OUTSIDE)
+        asked = await self.call(Workers.__name__, [endpoint])
+        try:
+            found = [WorkerState(*(each[name] for name in WorkerState._fields)) for each in asked]
+        except (TypeError, KeyError) as error:
+            raise RemoteProtocolError(
+                f"a router told of its workers what cannot be read: {error!r}; does it run another "
+                "version?"
+            ) from error
+        return sorted(found)
+
+    def statistics(self) -> dict[str, int]:
+        """How many requests were sent once more (``retried``), and how many streams went on
+        elsewhere: before their first item (``migrated.new_request``) or behind it
+        (``migrated.ongoing_request``).
+        """
+        if not self._open:
+            raise LocalProtocolError(_OUTSIDE)
+        return self.runtime.home.between.statistics()
 
     def records(self) -> list[Record]:
         """What can be found on the node: engines, routers and actors that serve now."""

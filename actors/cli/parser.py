@@ -198,7 +198,7 @@ def _add_talk(add: Any) -> None:
 
 def _add_road(talk: argparse.ArgumentParser) -> None:
     talk.add_argument(
-        "--instance", type=int, metavar="ID", help="this worker and no other (callhome busy)"
+        "--instance", type=int, metavar="ID", help="this worker and no other"
     )
     talk.add_argument(
         "--priority", type=int, default=0, metavar="N",

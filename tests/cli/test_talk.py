@@ -43,6 +43,19 @@ def test_a_request_may_come_from_stdin_or_be_left_out(tool: Tool) -> None:
     assert tool.run("call", "demo.same.run").stdout == "null\n"
 
 
+def test_a_worker_a_priority_and_a_migration_limit_may_be_asked_for(tool: Tool) -> None:
+    words = ("demo.words.run", '{"text": "a"}')
+    assert tool.run("stream", *words, "--priority", "5").stdout == '"A"\n'
+    gone = tool.run("call", "demo.same.run", "1", "--instance", "7")
+    assert gone.returncode == 1
+    assert "7" in gone.stderr
+    assert tool.run("call", "demo.same.run", "1", "--migration-limit", "2").stdout == "1\n"
+    unable = tool.run("stream", *words, "--migration-limit", "2")
+    assert unable.returncode == 1
+    assert "a request with token_ids" in unable.stderr
+    assert tool.run("call", "demo.same.run", "1", "--instance", "x").returncode == 2
+
+
 def test_stream_prints_an_item_a_line(tool: Tool) -> None:
     found = tool.run("stream", "demo.words.run", '{"text": "a b c"}')
     assert (found.returncode, found.stdout) == (0, '"A"\n"B"\n"C"\n')

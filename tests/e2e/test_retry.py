@@ -153,7 +153,14 @@ async def test_one_instance_is_asked_and_no_other(tmp_path: Path) -> None:
     trace = Trace(tmp_path)
     async with Cluster(node(trace)) as cluster, cluster.client() as client:
         await two(client)
-        first, second = sorted(each.instance for each in client.records() if each.endpoint == ONCE)
+        workers = await client.workers(ONCE)
+        first, second = (each.instance for each in workers)
+        assert {first, second} == {e.instance for e in client.records() if e.endpoint == ONCE}
+        assert [(each.endpoint, each.state, each.where) for each in workers] == [
+            (ONCE, "free", "")
+        ] * 2
+        assert {each.endpoint for each in await client.workers()} == {ONCE, FULL}
+        assert await client.workers("t.nobody.go") == []
         pids = {each.instance: each.address.pid for each in client.records()}
         for instance in (first, second, second):
             answer = await client.call(ONCE, {}, instance=instance)
