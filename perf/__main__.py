@@ -29,6 +29,8 @@ suites:
   startup  seconds from launch until four engines have answered; idle memory of an engine
   agentic  512 requests in flight over four engines, each with 30,000 to 60,000 token ids as a
            list or an int32 array, 100 small items back: requests a second, p50, p99
+  routing  what one selection costs in each mode with 10, 1,000 and 10,000 workers; how evenly each
+           mode spreads calls that last 20 ms or 2 s, through 1, 2 and 4 routers
 
 over two nodes on loopback (client and router on the first core, ingress and engine on the second):
   plane.unary, plane.stream, plane.bidi, plane.frames, plane.cancel: the same workloads; beside
@@ -53,9 +55,10 @@ The wheel needs an interpreter of its own, named by --python or ${versus.VARIABL
   dynamo-venv/bin/pip install ai-dynamo-runtime=={versus.VERSION}
 
 What to know when reading: arrays of plane.frames are bytes to Dynamo, which has no arrays; the
-token ids of agentic.array are a list there, as its users send them. A stopped stream of Dynamo's
-ends without its last item, and leaving a stream early is a stop there. The wheel runs on asyncio's
-own loop, as callhome does; --loop uvloop gives it the faster one.
+token ids of agentic.array are a list there, as its users send them. A router of Dynamo's is a part
+of its client, so the routers of routing.spread are client processes there. A stopped stream of
+Dynamo's ends without its last item, and leaving a stream early is a stop there. The wheel runs on
+asyncio's own loop, as callhome does; --loop uvloop gives it the faster one.
 """
 _VERSUS_END = """\
 examples:

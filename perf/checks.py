@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from actors.router.policy import MODES
 from perf.figures import Figure, more_is_better, number
 
 PINGPONG = "floor.pingpong"
@@ -49,6 +50,12 @@ LIMITS = (
     ),
     Limit("startup.4", "seconds", 1.5),
     Limit("startup.4", "idle_rss_mb", 45.0),
+    *(
+        Limit(f"routing.select.{mode}.{size}", "us", bound)
+        for mode in MODES
+        for size, bound in ((10, 5.0), (1_000, 10.0))
+    ),
+    Limit("routing.spread.least_loaded.r4", "over_one", 1.3),
     Limit("plane.frames.copy.8MiB", "gb_s", 0.70, LOOPBACK),
     Limit("plane.frames.inplace.8MiB", "gb_s", 0.70, LOOPBACK),
     Limit("plane.memory.512", "stream_kb", 40.0),

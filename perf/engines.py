@@ -38,6 +38,13 @@ async def answer(request: dict[str, Any], ctx: Context) -> dict[str, Any]:
     return {"token_ids": [len(request["token_ids"])], "text": "tok"}
 
 
+async def wait(request: dict[str, Any], ctx: Context) -> list[Any]:
+    """Unary: who it was, and from when to when it waited; seconds of CLOCK_MONOTONIC."""
+    begin = time.monotonic()
+    await asyncio.sleep(request["seconds"])
+    return [os.getpid(), begin, time.monotonic()]
+
+
 class Tokens(Engine[dict[str, Any], dict[str, Any]]):
     """Streams ``items`` small dicts, a fresh one each."""
 

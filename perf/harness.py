@@ -20,7 +20,7 @@ from perf.figures import Figure, Sample, number, summarise, table
 from perf.plan import PLANE, PerfError, Plan
 from perf.worker import FLOORS, PLANE_FLOORS
 
-NODE_SUITES = ("unary", "stream", "bidi", "frames", "cancel", "startup", "agentic")
+NODE_SUITES = ("unary", "stream", "bidi", "frames", "cancel", "startup", "agentic", "routing")
 #: The same workloads over two nodes on loopback, and what an open stream costs there.
 PLANE_SUITES = tuple(f"{PLANE}{name}" for name in ("unary", "stream", "bidi", "frames", "cancel"))
 SUITES = (*NODE_SUITES, *PLANE_SUITES, "plane.memory")

@@ -27,31 +27,36 @@ def _spec(served: Served) -> EngineSpec:
     )
 
 
-def _router(plan: Plan) -> RouterSpec:
+def _routers(plan: Plan, policy: str, count: int) -> list[RouterSpec]:
+    names = ["router", *(f"router-{number}" for number in range(2, count + 1))]
     if plan.router == "here":
-        return RouterSpec(place="here")
-    return RouterSpec(place="process", cpus=[plan.client_core])
+        return [RouterSpec(policy=policy, name=name, place="here") for name in names]
+    cpus = [plan.client_core]
+    return [RouterSpec(policy=policy, name=name, place="process", cpus=cpus) for name in names]
 
 
 @asynccontextmanager
-async def launched(plan: Plan, engines: Sequence[Served]) -> AsyncIterator[Client]:
-    """Launch ``engines`` and a router, give a client, and stop everything on leaving.
+async def launched(
+    plan: Plan, engines: Sequence[Served], policy: str = "least_loaded", routers: int = 1
+) -> AsyncIterator[Client]:
+    """Launch ``engines`` and routers, give a client, and stop everything on leaving.
 
     Raises CoreNotOurs at the end of the block when a process of the cluster is not where it was
     put.
     """
-    async with standing(plan, engines) as (client, _):
+    async with standing(plan, engines, policy, routers) as (client, _):
         yield client
 
 
 @asynccontextmanager
 async def standing(
-    plan: Plan, engines: Sequence[Served]
+    plan: Plan, engines: Sequence[Served], policy: str = "least_loaded", routers: int = 1
 ) -> AsyncIterator[tuple[Client, dict[str, int]]]:
     """As ``launched``, and beside the client the pids of all actors' processes by their names."""
     # A launcher hands out only cores that it may use itself; the client is narrow again afterwards.
     os.sched_setaffinity(0, plan.cores)
-    async with Cluster(_nodes(plan, engines)) as cluster, cluster.client() as client:
+    nodes = _nodes(plan, engines, _routers(plan, policy, routers))
+    async with Cluster(nodes) as cluster, cluster.client() as client:
         pin_to(plan.client_core)
         pids = {child.name: child.pid for node in cluster.nodes for child in node.children}
         yield client, pids
@@ -59,15 +64,15 @@ async def standing(
         check_pins(plan, {served.core for served in engines})
 
 
-def _nodes(plan: Plan, engines: Sequence[Served]) -> list[NodeSpec]:
+def _nodes(plan: Plan, engines: Sequence[Served], routers: list[RouterSpec]) -> list[NodeSpec]:
     """The client's node first; a cluster is up when its nodes know each other's engines."""
     served = [_spec(each) for each in engines]
     if not plan.plane:
-        return [NodeSpec(name="perf", routers=[_router(plan)], engines=served)]
+        return [NodeSpec(name="perf", routers=routers, engines=served)]
     door = _free_address()
     ingress = IngressSpec(listen=door, cpus=[plan.engine_core])
     return [
-        NodeSpec(name="perf", routers=[_router(plan)], peers=[door]),
+        NodeSpec(name="perf", routers=routers, peers=[door]),
         NodeSpec(name="perf-far", routers=[], engines=served, ingress=ingress),
     ]
 

@@ -37,10 +37,14 @@ def engine(
     return Served(endpoint, attribute, plan.engine_core if core is None else core, replicas)
 
 
-def launched(plan: Plan, engines: Sequence[Served]) -> AbstractAsyncContextManager[Client]:
+def launched(
+    plan: Plan, engines: Sequence[Served], *, policy: str = "least_loaded", routers: int = 1
+) -> AbstractAsyncContextManager[Client]:
     """Start ``engines``, give a client, and stop everything on leaving.
 
-    Dynamo's client comes as ``perf.peers.wheel.Caller``, which has what the suites use of ours.
+    Calls go through ``routers`` routers in turn, each of which chooses by ``policy``. Dynamo's
+    client comes as ``perf.peers.wheel.Caller``, which has what the suites use of ours; it is one
+    router by itself and goes round.
 
     Raises CoreNotOurs at the end of the block when a process is not where it was put.
     """
@@ -50,4 +54,4 @@ def launched(plan: Plan, engines: Sequence[Served]) -> AbstractAsyncContextManag
         return cast("AbstractAsyncContextManager[Client]", by_wheel(plan, engines))
     from perf.launch import launched as by_callhome
 
-    return by_callhome(plan, engines)
+    return by_callhome(plan, engines, policy, routers)

@@ -21,7 +21,7 @@ from perf.plan import DYNAMO, PLANE, PerfError, Plan
 #: The version that the request plane is held against.
 VERSION = "1.6.1"
 #: Suites that Dynamo's Python client can run at all.
-SUITES = (*(PLANE + name for name in ("unary", "stream", "frames", "cancel")), "agentic")
+SUITES = (*(PLANE + name for name in ("unary", "stream", "frames", "cancel")), "agentic", "routing")
 VARIABLE = "CALLHOME_PERF_DYNAMO"
 _HOW = f"""\
 make a venv for it (Linux on x86-64) and name its python:

@@ -33,7 +33,7 @@ class Caller:
 
     async def call(self, endpoint: str, request: Any, *, timeout: float) -> Any:
         """One request, one answer: the first item; the wheel has no deadline of its own."""
-        stream = await self._clients[endpoint].round_robin(request, annotated=False)
+        stream = await self._clients[endpoint].generate(request, annotated=False)
         answer = None
         async for item in stream:
             answer = item
@@ -56,7 +56,7 @@ class Stream:
         self._items: Any = None
 
     async def __aenter__(self) -> Self:
-        self._items = await self._client.round_robin(
+        self._items = await self._client.generate(
             self._request, annotated=False, context=self._context
         )
         return self
@@ -108,21 +108,29 @@ async def _clients(
     from dynamo.runtime import DistributedRuntime
 
     runtime = DistributedRuntime(asyncio.get_running_loop(), "file", "tcp")
-    clients = {}
-    for served in engines:
-        client = await runtime.endpoint(served.endpoint).client()
-        try:
-            async with asyncio.timeout(LIMIT):
-                # The wheel tells of the first instance only; the others have to be looked for.
-                while len(await client.wait_for_instances()) < len(workers):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            codes = [worker.poll() for worker in workers]
-            raise PerfError(
-                f"not all of the wheel's workers came up (exit codes {codes})"
-            ) from None
-        clients[served.endpoint] = client
-    return clients
+    try:
+        return {
+            each.endpoint: await found(runtime, each.endpoint, len(workers)) for each in engines
+        }
+    except TimeoutError:
+        codes = [worker.poll() for worker in workers]
+        raise PerfError(f"not all of the wheel's workers came up (exit codes {codes})") from None
+
+
+async def found(runtime: Any, endpoint: str, workers: int, policy: str = "round_robin") -> Any:
+    """A client that knows so many workers and chooses among them by ``policy``.
+
+    Raises TimeoutError when they do not come up.
+    """
+    from dynamo.llm import RouterMode
+
+    mode = getattr(RouterMode, policy.title().replace("_", ""))
+    client = await runtime.endpoint(endpoint).client(mode)
+    async with asyncio.timeout(LIMIT):
+        # The wheel tells of the first instance only; the others have to be looked for.
+        while len(await client.wait_for_instances()) < workers:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return client
 
 
 def environment(folder: str) -> dict[str, str]:

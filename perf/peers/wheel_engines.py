@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -17,6 +18,13 @@ from perf.plan import pin_to, runner
 async def answer(request: dict[str, Any], context: Any) -> AsyncIterator[Any]:
     """Unary: one small dict back."""
     yield {"token_ids": [len(request["token_ids"])], "text": "tok"}
+
+
+async def wait(request: dict[str, Any], context: Any) -> AsyncIterator[Any]:
+    """Unary: who it was, and from when to when it waited; seconds of CLOCK_MONOTONIC."""
+    begin = time.monotonic()
+    await asyncio.sleep(request["seconds"])
+    yield [os.getpid(), begin, time.monotonic()]
 
 
 async def tokens(request: dict[str, Any], context: Any) -> AsyncIterator[Any]:
@@ -75,6 +83,7 @@ class Silent:
 
 HANDLERS = {
     "answer": answer,
+    "wait": wait,
     "Tokens": tokens,
     "Agent": agent,
     "Frames": frames,

@@ -204,7 +204,7 @@ def test_all_suites_run_small() -> None:
     report = run(Options(NODE_SUITES, cores, repeat=1, scale=0.01), said.append)
     assert report.failures == []
     assert {figure.suite for figure in report.figures} == {"floor", *NODE_SUITES}
-    assert any(line.startswith("[1/7] unary") for line in said)
+    assert any(line.startswith("[1/8] unary") for line in said)
     keys = {figure.key for figure in report.figures}
     limits = [limit for limit in LIMITS if not limit.workload.startswith("plane.")]
     assert {(limit.workload, limit.metric) for limit in limits} <= keys
