@@ -58,10 +58,11 @@ def test_routing_from_elsewhere(tmp_path: Path) -> None:
     shown = {"worker", "least", "instance", "turns", "weighted", "sticky", "yours", "burst", "busy"}
     assert shown | {"up", "migration", "routers", "down"} <= told
     assert "turns      cpu-0 4, cpu-1 4, gpu 4" in out
-    assert "; large ones: gpu 4" in out
+    assert "small requests: cpu-0 2, cpu-1 2; large ones: gpu 4" in out
     assert "48 calls for 12 places, none refused" in out
     assert "AllBusy: " in out
     assert "200 tokens, none twice, none missing: writer-" in out
+    assert "one of two was killed: 50 calls answered" in out
     assert out.splitlines()[-1].startswith("left       nothing")
 
 
