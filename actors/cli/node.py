@@ -23,6 +23,13 @@ from actors.messages import Inspect, Record
 _HEAD: Final = (
     "NODE", "ACTOR", "STATE", "PID", "CORES", "IN FLIGHT", "QUEUED", "RESTARTS", "RSS", "ENDPOINT",
 )  # fmt: skip
+#: What the states of workers mean that get no streams, and how many of them are told one by one.
+_WORDS: Final = {
+    "quarantined": "in quarantine after a fault",
+    "trial": "being tried after a fault",
+    "leased": "left alone for a moment, for it had no room",
+}
+_LINES: Final = 20
 #: How long one node or actor may take to say what it carries, in seconds.
 _PATIENCE: Final = 3.0
 
@@ -37,7 +44,7 @@ def stop(options: Namespace) -> int:
     return asyncio.run(_stop(options))
 
 
-def _chosen(options: Namespace) -> list[NodeInfo]:
+def chosen(options: Namespace) -> list[NodeInfo]:
     """The running nodes that the options describe. Raises ActorDead when there is none."""
     settings = Settings.load()
     found = [
@@ -52,7 +59,7 @@ async def _ps(options: Namespace) -> int:
     code = 0
     seen: list[tuple[NodeInfo, list[dict[str, Any]]]] = []
     with Interrupts():
-        for info in _chosen(options):
+        for info in chosen(options):
             try:
                 seen.append((info, await _rows(info, options.counters)))
             except CallHomeError as error:  # one node that hangs must not hide the others
@@ -65,7 +72,7 @@ async def _ps(options: Namespace) -> int:
         return code
     cells = [_cells(f"{info.cluster}/{info.node}", row) for info, rows in seen for row in rows]
     put(table(_HEAD, cells))
-    for line in _unseen(seen):
+    for line in [*_unseen(seen), *_away(seen)]:
         put(line)
     if options.counters:
         put("")
@@ -107,6 +114,7 @@ async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any
         "reason": found.get("reason", ""),
         **{key: found.get(key) for key in ("in_flight", "queued", "capacity")},
         "peers": found.get("peers") or None,
+        "away": found.get("away") or None,
     }
     return row | ({"counters": found.get("counters")} if counters else {})
 
@@ -148,6 +156,19 @@ def _unseen(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[str]:
     return list(lines)
 
 
+def _away(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[str]:
+    """A line for each worker that gets no streams from a router now, though it is there."""
+    lines = [
+        f"worker {worker}: {_WORDS.get(state, state)}, at {row['name']} of "
+        f"{info.cluster}/{info.node}"
+        for info, rows in seen
+        for row in rows
+        for worker, state in sorted((row["away"] or {}).items())
+    ]
+    more = [f"and {len(lines) - _LINES} more workers"] if len(lines) > _LINES else []
+    return lines[:_LINES] + more
+
+
 def _counted(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[tuple[str, ...]]:
     """Counters that are not zero."""
     return [
@@ -160,8 +181,8 @@ def _counted(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[tuple[st
 
 
 async def _stop(options: Namespace) -> int:
-    chosen = _chosen(options)
-    clusters = sorted({info.cluster for info in chosen})
+    nodes = chosen(options)
+    clusters = sorted({info.cluster for info in nodes})
     if len(clusters) > 1:
         raise SpecError(
             f"several clusters are running: {', '.join(clusters)}; choose with --cluster"
@@ -169,7 +190,7 @@ async def _stop(options: Namespace) -> int:
     grace = 3600.0 if options.grace is None else options.grace
     code = 0
     with Interrupts():
-        for info in chosen:
+        for info in nodes:
             if await stop_node(info, grace):
                 say(f"node {info.cluster}/{info.node} has stopped")
             else:

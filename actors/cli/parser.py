@@ -38,7 +38,7 @@ exit codes: 0 after a clean stop, 1 when the node did not start or died by itsel
 _PS = """\
 Lists the actors of every running node: pid, cores, streams in flight / capacity, queued, restarts,
 resident memory (shared memory that it has touched included) and endpoint. Below stands a line for
-each peer that a router cannot see, and why.
+each peer that a router cannot see, and why, and for each worker that it leaves alone after a fault.
 """
 _PS_END = """\
 examples:
@@ -65,6 +65,18 @@ examples:
 _ITEMS = """
 JSON has no bytes, arrays or frames: they are shown as text such as "<bytes 3: 616263>" and
 "<Frame uint8 1080x1920x3>"; dates, UUIDs and Decimals are shown as their text, NaN as "NaN".
+"""
+_BUSY = """\
+Sets from when on a worker gets no new streams, for all endpoints of a node's routers and at once;
+without options shows what holds, and each worker with what it carries. It lasts as long as the
+router: a spec says what holds after its restart (busy_streams, busy_fraction).
+"""
+_BUSY_END = """\
+examples:
+  callhome busy                                   what holds, and who is busy
+  callhome busy --streams 8                       busy from 8 streams on
+  callhome busy --fraction 0.5 --router router    ... or from half of its capacity on
+  callhome busy --streams none --fraction none    never
 """
 _STOP = """\
 Asks nodes to stop in order and waits for their end; after --grace seconds it ends them by force.
@@ -102,6 +114,28 @@ def _seconds(text: str) -> float | None:
         value = 0.0
     if not 0 < value <= 31_536_000:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected seconds, or none")
+    return value
+
+
+def _streams(text: str) -> int | str:
+    if text.lower() == "none":
+        return "none"
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 30):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected streams, or none")
+    return int(text)
+
+
+def _fraction(text: str) -> float | str:
+    if text.lower() == "none":
+        return "none"
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1e9:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not allowed; expected a part of the capacity, such as 0.5, or none"
+        )
     return value
 
 
@@ -157,6 +191,12 @@ def parser() -> argparse.ArgumentParser:
     ps.add_argument("--counters", action="store_true", help="what each has done since it started")
     ps.add_argument("--json", action="store_true", help="one line of JSON a node")
     _add_talk(add)
+    busy = add("busy", "busy", "from when on workers get no more", _BUSY, _BUSY_END)
+    busy.add_argument("--router", metavar="NAME", help="this router (all of the node)")
+    busy.add_argument("--streams", type=_streams, metavar="N", help="streams, or none: no limit")
+    busy.add_argument(
+        "--fraction", type=_fraction, metavar="X", help="part of its capacity, or none: no limit"
+    )
     stop = add("stop", "node", "stop nodes", _STOP, _STOP_END)
     stop.add_argument(
         "--grace", type=_seconds, default=30.0, metavar="SECONDS", help="before force (30)"
@@ -197,9 +237,7 @@ def _add_talk(add: Any) -> None:
 
 
 def _add_road(talk: argparse.ArgumentParser) -> None:
-    talk.add_argument(
-        "--instance", type=int, metavar="ID", help="this worker and no other"
-    )
+    talk.add_argument("--instance", type=int, metavar="ID", help="this worker and no other")
     talk.add_argument(
         "--priority", type=int, default=0, metavar="N",
         help="of two that wait at a router, the larger goes first (0)",

@@ -33,6 +33,8 @@ log = logging.getLogger("callhome.node")
 
 #: How long ``ps`` waits for an actor to say what it carries, in seconds.
 _INSPECT = 1.0
+#: States of workers, as routers tell them, of which somebody may want to know.
+_AWAY = ("quarantined", "trial", "leased")
 
 
 class Ps(NamedTuple):
@@ -168,7 +170,8 @@ class NodeActor(Actor):
     async def ps(self, message: Ps) -> list[dict[str, Any]]:
         """One dict an actor: ``name, role, endpoint, listen, state, pid, cores, rss`` (bytes),
         ``restarts, reason, in_flight, queued, capacity``, of a router ``peers`` (why each cannot be
-        seen, "" if it can) and, if asked for, ``counters``.
+        seen, "" if it can) and ``away`` (workers that get no streams for having failed or refused,
+        and which) and, if asked for, ``counters``.
 
         What an actor does not answer within a second is None: it is down, or too busy to say.
         """
@@ -214,6 +217,12 @@ def read_inspection(answer: Any) -> dict[str, Any]:
     peers = answer.get("peers")
     if isinstance(peers, dict):
         found["peers"] = {str(peer): plain(str(peer), str(why)) for peer, why in peers.items()}
+    away = [each for each in answer.get("workers") or () if isinstance(each, dict)]
+    found["away"] = {
+        f"{each.get('worker')} ({each.get('instance')}) of {each.get('endpoint')}": str(state)
+        for each in away
+        if (state := each.get("state")) in _AWAY
+    }
     counters = answer.get("counters")
     return {**found, "counters": counters} if isinstance(counters, dict) else found
 
@@ -250,6 +259,7 @@ def _row(status: ChildStatus, found: Mapping[str, Any], listen: str | None) -> d
         "queued": found.get("queued"),
         "capacity": found.get("capacity"),
         "peers": found.get("peers") or None,
+        "away": found.get("away") or None,
         "counters": found.get("counters"),
     }
 

@@ -6,7 +6,7 @@ import pytest
 
 from actors.cli import main
 
-COMMANDS = ("up", "ps", "call", "stream", "chat", "stop", "doctor")
+COMMANDS = ("up", "ps", "call", "stream", "chat", "busy", "stop", "doctor")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -27,6 +27,9 @@ def test_help_teaches_by_examples(command: str, capsys: pytest.CaptureFixture[st
         (["call"], "required: ENDPOINT"),
         (["ps", "x"], "unrecognized arguments: x"),
         (["stop", "--grace", "0"], "expected seconds"),
+        (["busy", "--streams", "0"], "expected streams, or none"),
+        (["busy", "--fraction", "-1"], "such as 0.5, or none"),
+        (["busy", "--fraction", "x"], "such as 0.5, or none"),
     ],
 )
 def test_wrong_usage_is_one_line(
