@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # specs name the modes and need no messages
     from actors.messages import Open
     from actors.router.options import Options
 
+#: Workers of which each is looked at rather than kept in order.
+_FEW: Final = 8
 #: Workers that left in the round that goes on and are remembered as served.
 _LEFT: Final = 1024
 
@@ -154,26 +156,50 @@ class RoundRobin:
 class LeastLoaded:
     """The one that carries least; among equals any, so that several routers do not all pick the
     first.
+
+    A few workers are looked at for each choice: to keep them in order takes two changes a stream,
+    which for up to ``_FEW`` costs more (3.3 µs a stream, a tenth of what a router spends on one).
     """
 
     aware = True
 
     def __init__(self, draw: Draw) -> None:
         self._draw = draw
-        self._loads = Loads()
+        self._all = Bag()
+        #: Once there have been more than a few.
+        self._loads: Loads | None = None
 
     def add(self, worker: Worker) -> None:
-        self._loads.add(worker)
+        self._all.add(worker)
+        if self._loads is not None:
+            self._loads.add(worker)
+        elif len(self._all) > _FEW:
+            self._loads = Loads()
+            for each in self._all:
+                self._loads.add(each)
 
     def remove(self, worker: Worker) -> None:
-        self._loads.remove(worker)
+        self._all.remove(worker)
+        if self._loads is not None:
+            self._loads.remove(worker)
 
     def changed(self, worker: Worker) -> None:
-        self._loads.add(worker)
+        if self._loads is not None:
+            self._loads.add(worker)
 
     def choose(self, open: Open) -> Worker | None:
-        bag = self._loads.least()
-        return None if bag is None else bag.drawn(self._draw)
+        if self._loads is not None:
+            bag = self._loads.least()
+            return None if bag is None else bag.drawn(self._draw)
+        workers = self._all.workers
+        if len(workers) < 2:
+            return workers[0] if workers else None
+        loads = [worker.load for worker in workers]
+        least = min(loads)
+        if loads.count(least) == 1:
+            return workers[loads.index(least)]
+        ties = [worker for worker, load in zip(workers, loads, strict=True) if load == least]
+        return ties[self._draw(len(ties))]
 
 
 class DeviceAwareWeighted:

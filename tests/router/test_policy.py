@@ -189,6 +189,32 @@ def test_least_loaded_draws_among_equals_only() -> None:
     assert asked == [3]
 
 
+@pytest.mark.parametrize("most", [3, 8, 9, 20])
+def test_least_loaded_is_the_same_for_a_few_workers_and_for_many(most: int) -> None:
+    chance = random.Random(most)
+    policy = make_policy(Options(policy="least_loaded"), chance.randrange)
+    there: list[Seen] = []
+    away = seen(*[0] * most)
+    for _ in range(2_000):
+        action = chance.randrange(8)
+        if action == 0 and away:
+            there.append(away.pop())
+            policy.add(there[-1])
+        elif action == 1 and there:
+            away.append(there.pop(chance.randrange(len(there))))
+            policy.remove(away[-1])
+        elif there:
+            worker = chance.choice(there)
+            worker.load = max(0, worker.load + chance.choice((1, 1, -1, -2)))
+            policy.changed(worker)
+        chosen = policy.choose(request())
+        if there:
+            assert chosen in there
+            assert chosen.load == min(worker.load for worker in there)
+        else:
+            assert chosen is None
+
+
 def test_several_routers_do_not_all_take_the_first_of_equals() -> None:
     workers = seen(0, 0, 0, 0)
     found = [Chooser("least_loaded", workers, seeded(seed)).find() for seed in range(32)]
