@@ -51,6 +51,7 @@ class Member:
         "pool",
         "queued",
         "seq",
+        "settled",
         "struck",
     )
 
@@ -64,10 +65,12 @@ class Member:
         #: The policy has it.
         self.free = False
         #: Until when it is left alone for having refused a stream (clock; 0: it is not); the number
-        #: of its report and the streams that waited there when it did.
+        #: of its report, the streams that waited there and those of ours that had settled when it
+        #: did.
         self.lease = 0.0
         self.seq = 0
         self.queued = 0
+        self.settled = 0
         #: When its last refusal or fault was seen here.
         self.struck = -math.inf
 
@@ -91,11 +94,16 @@ class Member:
             return
         self.lease = now + self.pool.limits.lease
         self.pool.troubled()
-        self.seq, self.queued = carried.seq, carried.queued
+        self.seq, self.queued, self.settled = carried.seq, carried.queued, carried.settled
 
     def _has_room(self) -> bool:
-        """Whether it tells of room since it refused."""
+        """Whether it tells of room since it refused, or one of our streams there has ended: of a
+        worker elsewhere that is known before it tells, if it ever does.
+        """
         carried = self.carried
+        # The refused one settles, too.
+        if carried.record.via and carried.settled > self.settled + 1:
+            return True
         return carried.seq > self.seq and (
             carried.in_flight < carried.capacity or carried.queued < self.queued
         )

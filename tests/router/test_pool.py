@@ -149,6 +149,19 @@ def test_a_lease_ends_early_when_the_worker_tells_of_room() -> None:
     assert rig.freed == 2
 
 
+def test_a_lease_of_a_worker_elsewhere_ends_with_the_first_of_our_streams_there() -> None:
+    rig = Rig(1, capacity=2)
+    (worker, first), (_, second), (_, refused), (_, another) = [rig.send() for _ in range(4)]
+    rig.end(worker, refused, "overloaded")
+    rig.end(worker, another, "overloaded")
+    assert rig.states() == [LEASED]
+    rig.end(worker, first)  # it tells nothing, and has a place
+    assert rig.states() == [FREE]
+    assert rig.send()[0] is worker
+    rig.end(worker, second)
+    assert rig.states() == [FREE]
+
+
 def test_a_worker_that_tells_of_room_as_it_refuses_is_not_left_alone() -> None:
     rig = Rig(1, capacity=2, via="")
     worker, key = rig.send()
