@@ -83,7 +83,7 @@ class Member:
         ):
             self.pool.update(self)
         elif self.free and self.pool.policy.aware:
-            self.pool.policy.changed(carried)
+            self.pool.stale.add(carried)
 
     def refuse(self, now: float) -> None:
         """It has refused a stream for want of room. One that tells, by now, of room has it."""

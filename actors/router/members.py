@@ -51,15 +51,11 @@ class Members:
         #: By endpoint; one whose last worker has left stays.
         self.pools: dict[str, Pool] = {}
         #: Those with something that time ends, such as a quarantine.
-        self._troubled: dict[str, Pool] = {}
+        #: While there is none, how streams end well is no news.
+        self.troubled: dict[str, Pool] = {}
         #: Who else wants to know: whoever dispatches, whoever follows loads.
         self.when_added: list[Callable[[Record], None]] = []
         self.when_removed: list[Callable[[Record, str], None]] = []
-
-    @property
-    def troubled(self) -> bool:
-        """Whether any worker has failed or refused not long ago; else good ends are no news."""
-        return bool(self._troubled)
 
     def served(self) -> list[str]:
         """Endpoints with a worker, in order."""
@@ -153,14 +149,14 @@ class Members:
             pool.ended(worker, key, code)
 
     def _trouble(self, pool: Pool) -> None:
-        self._troubled[pool.endpoint] = pool
+        self.troubled[pool.endpoint] = pool
         self._runtime.plan_tick()
 
     def check(self, now: float, runs: Callable[[Key], bool]) -> bool:
         """The coarse timer; see ``Pool.check``."""
         waits = False
-        for pool in list(self._troubled.values()):
+        for pool in list(self.troubled.values()):
             waits = pool.check(now, runs) or waits
             if pool.calm:
-                del self._troubled[pool.endpoint]
+                del self.troubled[pool.endpoint]
         return waits

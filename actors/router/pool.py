@@ -73,8 +73,11 @@ class Pool:
         self.freed: Callable[[], None] = _nobody
         self.troubled: Callable[[], None] = _nobody
         self._choose = cast(Callable[[Open], Carried | None], policy.choose)
-        #: Candidates.
+        #: How many candidates there are.
         self.free = 0
+        #: Candidates whose load may have changed since the last choice. The policy hears of each
+        #: once, when it chooses: a stream that has come and gone meanwhile costs it nothing.
+        self.stale: set[Carried] = set()
         #: Candidates whose next stream is a trial, and workers that are left alone.
         self._due: set[int] = set()
         self._leased: dict[int, Member] = {}
@@ -104,7 +107,7 @@ class Pool:
             if member.free:
                 member.free = False
                 self.free -= 1
-                self.policy.remove(worker)
+                self._out(worker)
 
     def update(self, member: Member) -> None:
         """Something about a worker has changed: it becomes a candidate, or is none any more."""
@@ -120,12 +123,16 @@ class Pool:
         if free and not was:
             self.policy.add(worker)
         elif was and not free:
-            self.policy.remove(worker)
+            self._out(worker)
         elif free and self.policy.aware:
-            self.policy.changed(worker)
+            self.stale.add(worker)
         self._watch(member)
         if free and not was:
             self.freed()
+
+    def _out(self, worker: Carried) -> None:
+        self.stale.discard(worker)
+        self.policy.remove(worker)
 
     def _watch(self, member: Member) -> None:
         """Hear of a worker's load just as much as is needed now."""
@@ -137,7 +144,7 @@ class Pool:
         if member.lease or member.limit < NEVER or self.limits.fraction is not None:
             worker.watch = member.watched
         elif member.free and self.policy.aware:
-            worker.watch = self.policy.changed
+            worker.watch = self.stale.add
         else:
             worker.watch = None
 
@@ -155,6 +162,12 @@ class Pool:
         none is free, WorkerUnavailable when the one that it asks for is not there, and what the
         policy raises.
         """
+        if open.route is None and not self._due:  # most, by far
+            if self.stale:
+                self._catch_up()
+            worker = self._choose(open)
+            if worker is not None:
+                return worker
         worker = self.pick(open)
         if worker is None:
             raise self.none(open)
@@ -162,12 +175,19 @@ class Pool:
 
     def pick(self, open: Open) -> Carried | None:
         """As ``choose``; None when nobody is left or free, of which ``none`` tells more."""
+        self._catch_up()
         if open.route is not None and (open.route.instance or open.route.avoid):
             return self._routed(open, open.route)
         worker = self._choose(open)
         if worker is None or self._due:
             return self.chosen(open, worker or self._resting())
         return worker
+
+    def _catch_up(self) -> None:
+        changed = self.policy.changed
+        for worker in self.stale:
+            changed(worker)
+        self.stale.clear()
 
     def chosen(self, open: Open, worker: Carried | None) -> Carried | None:
         """A choice was made while somebody has failed before: it may be his trial."""
@@ -216,7 +236,7 @@ class Pool:
             return self._pinned(route.instance)
         out = [self.members[each] for each in failed if self.members[each].free]
         for each in out:
-            self.policy.remove(each.carried)
+            self._out(each.carried)
         try:
             worker = self._choose(open)
         finally:
