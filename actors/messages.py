@@ -330,9 +330,13 @@ class Record(NamedTuple):
 
 @message(32)
 class Subscribe(NamedTuple):
-    """Ask the node for a Snapshot and then every change; ``address`` is the subscriber."""
+    """Ask the node for a Snapshot and then every change, or an engine for its reports; ``address``
+    is the subscriber. One that sends an engine streams as their ``home`` knows of those itself, and
+    is told when there is a change in what the engine carries for others.
+    """
 
     address: Address
+    home: bool = False
 
 
 @message(33)

@@ -39,6 +39,20 @@ class _Account:
         self.ended: list[list[Any]] = []
 
 
+class _Follower:
+    """A home that follows this engine, an ingress: its own streams it counts itself."""
+
+    __slots__ = ("address", "mine", "seq", "told")
+
+    def __init__(self, address: Address, mine: int) -> None:
+        self.address = address
+        self.seq = 0
+        #: Streams here that are its own.
+        self.mine = mine
+        #: How many of others it was told of last; -1: it has to be told.
+        self.told = -1
+
+
 class EngineActor(Actor):
     """The actor around one engine; started by the node for each EngineSpec."""
 
@@ -61,6 +75,7 @@ class EngineActor(Actor):
         self._waiting: OrderedDict[tuple[int, int], Served] = OrderedDict()
         self._in_flight = 0
         self._accounts: dict[int, _Account] = {}
+        self._followers: dict[int, _Follower] = {}
         #: Streams that run on behind an error item, and have settled for their router.
         self._faulted: set[tuple[int, int]] = set()
         self._report_planned: asyncio.Handle | None = None
@@ -100,9 +115,18 @@ class EngineActor(Actor):
 
     def came(self, stream: Served) -> None:
         """Count what came from each router, whether it begins or not: ``gone`` counts it again."""
+        if stream.router is None:
+            if self._followers and stream.open.target == self.endpoint:
+                self._count(stream, 1)
+            return
         account = self._account(stream.router)
         if account is not None:
             account.opened += 1
+
+    def _count(self, stream: Served, step: int) -> None:
+        follower = self._followers.get(stream.home.incarnation)
+        if follower is not None:
+            follower.mine += step
 
     def begin(self, stream: Served) -> None:
         """Start the stream, queue it, or refuse it: capacity and wait queue are the engine's
@@ -164,6 +188,8 @@ class EngineActor(Actor):
         if stream.router is None:
             # An ingress, behind which another node's router holds the permit.
             self.runtime.port.send(stream.home, Faulted(stream.key[1]))
+            self._count(stream, -1)
+            self._changed()
             return
         account = self._accounts.get(stream.router.incarnation)
         if account is not None:
@@ -187,6 +213,8 @@ class EngineActor(Actor):
             self._faulted.discard(stream.key)
         elif account is not None:
             self._settle(account, stream, stream.outcome)
+        elif self._followers and stream.router is None:
+            self._count(stream, -1)
         if self._waiting.pop(stream.key, None) is None and stream.task is not None:
             self._in_flight -= 1
             while self._waiting and self._in_flight < self.capacity:
@@ -226,7 +254,7 @@ class EngineActor(Actor):
 
     def _changed(self, settled: bool = False) -> None:
         """Plan reports; at once, behind this tick's Ends, when a place is free after a rest."""
-        if not self._accounts:
+        if not self._accounts and not self._is_news():
             return
         loop = asyncio.get_running_loop()
         if settled and loop.time() - self._reported >= _REPORT_EVERY:
@@ -237,11 +265,42 @@ class EngineActor(Actor):
         elif self._report_planned is None:
             self._report_planned = loop.call_later(_REPORT_EVERY, self._send_reports)
 
+    def _is_news(self) -> bool:
+        """Whether a follower has to be told something."""
+        carried = self._in_flight + len(self._waiting)
+        # No any(): each stream would pay for its generator.
+        for follower in self._followers.values():
+            if carried - follower.mine != follower.told:
+                return True
+        return False
+
     def _send_reports(self) -> None:
         self._report_planned = None
         self._reported = asyncio.get_running_loop().time()
         for account in self._accounts.values():
             self._report_to(account)
+        for follower in self._followers.values():
+            self._tell(follower)
+
+    def _tell(self, follower: _Follower) -> None:
+        others = self._in_flight + len(self._waiting) - follower.mine
+        if others == follower.told:
+            return
+        if self.runtime.port.backlog(follower.address, control=True):
+            self._changed()  # as below
+            return
+        follower.told = others
+        follower.seq += 1
+        report = Report(
+            self.address.incarnation,
+            follower.seq,
+            self._in_flight,
+            len(self._waiting),
+            self.capacity,
+            follower.mine,
+            0,
+        )
+        self.runtime.port.send(follower.address, report, control=True)
 
     def _report_to(self, account: _Account) -> None:
         if self.runtime.port.backlog(account.address, control=True):
@@ -252,14 +311,29 @@ class EngineActor(Actor):
         self.runtime.port.send(account.address, self._report(account, ended), control=True)
 
     def _subscribed(self, sender: int, m: Subscribe) -> None:
-        """A router wants to know what this engine carries, whoever sends it streams."""
+        """A router wants to know what this engine carries, whoever sends it streams; or a home."""
+        if m.home:
+            self._follow(m.address)
+            return
         account = self._account(m.address)
         if account is not None:
             self._report_to(account)
 
+    def _follow(self, home: Address) -> None:
+        if not self.runtime.peers.watch(home):
+            return
+        mine = sum(
+            each.home == home and each.router is None and each.open.target == self.endpoint
+            for key, each in self._serving.streams.items()
+            if key not in self._faulted
+        )
+        self._followers[home.incarnation] = follower = _Follower(home, mine)
+        self._tell(follower)
+
     def _unsubscribed(self, sender: int, m: Unsubscribe) -> None:
-        """Who asked for reports, and never sent streams in its own name, wants no more."""
-        self._accounts.pop(m.incarnation, None)
+        """A home follows no more."""
+        self._followers.pop(m.incarnation, None)
 
     def _router_down(self, address: Address, reason: str) -> None:
         self._accounts.pop(address.incarnation, None)
+        self._followers.pop(address.incarnation, None)

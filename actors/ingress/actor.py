@@ -97,7 +97,7 @@ class IngressActor(Actor):
         self.streams.when_left = self.admission.left
         self.connections = Connections(self.streams, self._opened)
         self.records = Records(runtime)
-        self.loads = Loads(runtime, self.records)
+        self.loads = Loads(runtime, self.records, self.streams, self.connections)
         runtime.timers.append(self._check)
         server = RequestServer(
             self.net, self._host, self._port, self._request, settings.max_message

@@ -8,7 +8,7 @@ the requester opens streams over it. A lost connection ends its own streams and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from actors.errors import Overloaded
@@ -55,9 +55,8 @@ class HomeConnection:
         self.mux: MuxConnection | None = None
         #: By the requester's number.
         self.relays: dict[int, Relay] = {}
-        #: By incarnation of an engine the requester's streams that it has: they came to it and have
-        #: neither ended nor sent an error item.
-        self.carried: dict[int, set[int]] = {}
+        #: How many of the requester's streams each engine has, by its incarnation.
+        self.carried: dict[int, int] = {}
         #: The requester follows the loads of this node, and so is new enough for ``Faulted``.
         self.knows_faults = False
         #: Cancels that came before the requests they mean.
@@ -78,22 +77,6 @@ class HomeConnection:
         """A stream is over."""
         if self.relays.get(number) is relay:
             del self.relays[number]
-
-    def count_in(self, number: int, engine: int) -> None:
-        """A stream has come to its engine."""
-        had = self.carried.get(engine)
-        if had is None:
-            self.carried[engine] = {number}
-        else:
-            had.add(number)
-
-    def count_out(self, number: int, engine: int) -> None:
-        """The engine has no more to do for a stream; known already, or never begun: nothing."""
-        had = self.carried.get(engine)
-        if had is not None:
-            had.discard(number)
-            if not had:
-                del self.carried[engine]
 
     async def dial(self) -> None:
         """Reach the requester, once; then all streams that wait go on, or end."""
@@ -222,6 +205,10 @@ class Connections:
         self.streams.start(found.dial(), f"dial {address}", found.lost)
         self.streams.runtime.plan_tick()
         return found
+
+    def carried(self) -> Iterator[dict[int, int]]:
+        """How many streams each engine has, for each requester that is connected."""
+        return (each.carried for each in self._by_subject.values())
 
     def forget(self, connection: HomeConnection) -> None:
         """A connection is gone; its subject is never used again by an honest requester."""

@@ -67,7 +67,7 @@ class ForeignStream(Stream):
         failure: CallHomeError | None = None,
     ) -> None:
         """``failure`` is what the requester is told instead of a stream."""
-        super().__init__(streams, letter, record)
+        super().__init__(streams, letter, record, streams.carried)
         self.letter = letter
         letter.window_bytes = min(letter.window_bytes, WINDOW)
         self.codec = plain_of(letter.codec)
@@ -213,9 +213,6 @@ class ForeignStream(Stream):
             self._owed_items = self._owed_bytes = 0
             self.control(Credit(self.number, items, size))
 
-    def faulted(self) -> None:
-        """Its requester sees the item itself."""
-
     def end(self, m: End) -> None:
         if m.last:
             self.items(Items(m.stream, m.total - len(m.last), m.last))
@@ -228,7 +225,7 @@ class ForeignStream(Stream):
         if error is None:
             self._finish(b"")
             return
-        self.streams.count_error(error)
+        self.failed(error)
         # Whatever the handler itself does happens behind the prologue.
         if isinstance(error, EngineError | EncodeError):
             self._speak()

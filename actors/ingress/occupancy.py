@@ -1,52 +1,73 @@
 """What the engines of this node carry, as a stream that routers of other nodes follow.
 
 ``callhome/occupancy`` is a path like that of the records, answered by the ingress itself: the load
-of every engine, then of each that has changed, ten milliseconds apart at least. A reader that is
-slow gets the newest only. Engines are asked for reports only while somebody follows.
+of every engine, then of each that has changed for the reader, ten milliseconds apart at least. A
+reader that is slow gets the newest only.
 
-Dynamo's requesters and this node's own clients need no word here: their streams are in what an
-engine carries, and are no reader's own.
+A load is what the engine carries for others, which it reports while somebody follows, and the
+streams that go through this ingress, which are counted here. A reader knows of its own streams: it
+is told when there are more or fewer of anybody else's, and when an engine that was full has room.
 """
 
 from __future__ import annotations
 
 import asyncio
-from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from actors.discovery.loads import Load, pack_loads
 from actors.ingress.arrival import Arrival
-from actors.ingress.connections import HomeConnection
+from actors.ingress.connections import Connections, HomeConnection
 from actors.ingress.own import OwnStream
 from actors.ingress.records import Records
+from actors.ingress.streams import Streams
 from actors.kernel.runtime import Runtime
 from actors.messages import Record, Report, Subscribe, Unsubscribe
 
 #: Seconds between two messages to one reader, at least.
 EVERY: Final = 0.010
+#: Of the time of this ingress, one part in so many may go into looking at the loads.
+_SHARE: Final = 20
 #: Loads in one message: it has to stay a small one.
 _TOLD: Final = 500
 #: Bytes that may wait on a reader's connection before it counts as slow.
 _BACKLOG: Final = 65_536
 
 
-class Loads:
-    """The newest report of each engine of this node, and who follows them."""
+class Engine(NamedTuple):
+    """An engine as it last reported."""
 
-    def __init__(self, runtime: Runtime, records: Records) -> None:
+    capacity: int
+    #: Streams, running and queued, that have not come through this ingress.
+    others: int
+
+
+class Loads:
+    """The load of each engine of this node, and who follows them."""
+
+    def __init__(
+        self, runtime: Runtime, records: Records, streams: Streams, connections: Connections
+    ) -> None:
         self.runtime = runtime
         self.streams: set[LoadsStream] = set()
-        self.newest: dict[int, Load] = {}
+        self.engines: dict[int, Engine] = {}
         self._records = records
+        self._relayed = streams
+        self._connections = connections
         self._seq = 0
+        self._loop = asyncio.get_running_loop()
+        self._next = 0.0
+        self._planned: asyncio.TimerHandle | None = None
         records.when_added = self._added
         records.when_removed = self._removed
+        streams.tell_loads = self.plan
+        streams.refused = self._refused
         runtime.on(Report, self._report)
 
     def enter(self, stream: LoadsStream) -> None:
         """One more reader; the first has the engines asked."""
         self.streams.add(stream)
         if len(self.streams) == 1:
+            self._relayed.telling = False
             for _, record in self._records.all():
                 self._added(record)
 
@@ -55,30 +76,63 @@ class Loads:
         if stream not in self.streams:
             return
         self.streams.discard(stream)
-        if not self.streams:
-            self.newest.clear()
-            for _, record in self._records.all():
-                self._tell(record, Unsubscribe(self.runtime.address.incarnation))
+        if self.streams:
+            return
+        self._relayed.telling = True
+        if self._planned is not None:
+            self._planned.cancel()
+            self._planned = None
+        self.engines.clear()
+        for _, record in self._records.all():
+            self._ask(record, Unsubscribe(self.runtime.address.incarnation))
 
     def _added(self, record: Record) -> None:
         if self.streams:
-            self._tell(record, Subscribe(self.runtime.address))
+            self._ask(record, Subscribe(self.runtime.address, home=True))
 
     def _removed(self, record: Record) -> None:
-        self.newest.pop(record.instance, None)
+        self.engines.pop(record.instance, None)
+        for stream in self.streams:
+            stream.forget(record.instance)
 
-    def _tell(self, record: Record, message: Subscribe | Unsubscribe) -> None:
+    def _ask(self, record: Record, message: Subscribe | Unsubscribe) -> None:
         if self.runtime.peers.watch(record.address):  # else its removal is on the way
             self.runtime.port.send(record.address, message, control=True)
 
     def _report(self, sender: int, m: Report) -> None:
-        if sender != m.incarnation or not self.streams:
-            return
-        self._seq += 1
-        load = Load(m.incarnation, self._seq, m.in_flight, m.queued, m.capacity, 0)
-        self.newest[m.incarnation] = load
+        if sender == m.incarnation and self.streams:
+            own = m.opened - m.settled
+            self.engines[sender] = Engine(m.capacity, max(0, m.in_flight + m.queued - own))
+            self.plan()
+
+    def _refused(self, engine: int) -> None:
+        """Whoever has got that is waiting for word of room."""
         for stream in self.streams:
-            stream.tell(load)
+            stream.full.add(engine)
+        self.plan()
+
+    def plan(self) -> None:
+        """Look at the loads soon: at once after a rest."""
+        if self._planned is None and self.streams:
+            self._relayed.telling = True
+            self._planned = self._loop.call_later(self._next - self._loop.time(), self._look)
+
+    def _look(self) -> None:
+        self._planned = None
+        self._relayed.telling = False
+        began = self._loop.time()
+        self._seq += 1
+        totals = dict(self._relayed.carried)
+        for carried in self._connections.carried():
+            for engine, count in carried.items():
+                totals[engine] = totals.get(engine, 0) + count
+        later = False
+        for stream in list(self.streams):
+            later = stream.tell(self._seq, totals) or later
+        took = self._loop.time() - began
+        self._next = began + max(EVERY, took * _SHARE)
+        if later:
+            self.plan()
 
 
 class LoadsStream(OwnStream):
@@ -88,53 +142,58 @@ class LoadsStream(OwnStream):
         self, loads: Loads, arrival: Arrival, connection: HomeConnection, remote: int
     ) -> None:
         self._loads = loads
-        #: By instance, what has not been told.
-        self._due: dict[int, Load] = {}
-        self._loop = asyncio.get_running_loop()
-        self._planned: asyncio.TimerHandle | None = None
+        #: By engine what was told last: its capacity, and the streams of others.
+        self._told: dict[int, Engine] = {}
+        #: Engines that were full since.
+        self.full: set[int] = set()
         super().__init__(loads.runtime, arrival, connection, remote)
         loads.enter(self)
 
     def begin(self) -> None:
-        """Whatever is known goes at once, be it nothing: so the reader knows that it is heard."""
+        """Something is told at once, be it nothing: so the reader knows that it is heard."""
         self.connection.knows_faults = True
-        for load in self._loads.newest.values():
-            self._put(load)
         if self.credit.open:
-            self._send()
+            self.send(pack_loads([]))
+        self._loads.plan()
 
-    def tell(self, load: Load) -> None:
-        """An engine's load has changed."""
-        if self.running:
-            self._put(load)
-            self.more()
+    def tell(self, seq: int, totals: dict[int, int]) -> bool:
+        """Tell what has changed, where ``totals`` are the streams through this ingress by engine;
+        whether something is left for later.
+        """
+        mux = self.connection.mux
+        if not self.running or mux is None or not self.credit.open:
+            return False  # ``more`` is called when there is credit
+        if mux.backlog > _BACKLOG:
+            return True
+        own = self.connection.carried
+        due: list[Load] = []
+        for instance, (capacity, foreign) in self._loads.engines.items():
+            total, mine = foreign + totals.get(instance, 0), own.get(instance, 0)
+            others = Engine(capacity, total - mine)
+            room = total < capacity
+            if not room:
+                self.full.add(instance)
+            if others != self._told.get(instance) or (room and instance in self.full):
+                if len(due) == _TOLD:
+                    break
+                in_flight = min(total, capacity)
+                due.append(Load(instance, seq, in_flight, total - in_flight, capacity, mine))
+                self._told[instance] = others
+                if room:
+                    self.full.discard(instance)
+        if due:
+            self.send(pack_loads(due))
+        return len(due) == _TOLD
 
-    def _put(self, load: Load) -> None:
-        # What is the reader's own is counted when the report comes, and not when it is told.
-        own = self.connection.carried.get(load.instance, ())
-        self._due[load.instance] = load._replace(yours=len(own))
+    def forget(self, instance: int) -> None:
+        """An engine is gone."""
+        self._told.pop(instance, None)
+        self.full.discard(instance)
 
     def more(self) -> None:
-        """Tell what is due, a little later."""
-        if self._planned is None and self._due and self.credit.open:
-            self._planned = self._loop.call_later(EVERY, self._tick)
-
-    def _tick(self) -> None:
-        self._planned = None
-        mux = self.connection.mux
-        if mux is not None and self.running and self.credit.open:
-            if mux.backlog <= _BACKLOG:
-                self._send()
-            self.more()
-
-    def _send(self) -> None:
-        due = [self._due.pop(each) for each in list(islice(self._due, _TOLD))]
-        self.send(pack_loads(due))
+        """The reader has room for more."""
+        self._loads.plan()
 
     def left(self) -> None:
         """Nobody is told any more."""
         self._loads.leave(self)
-        self._due.clear()
-        if self._planned is not None:
-            self._planned.cancel()
-            self._planned = None

@@ -76,7 +76,7 @@ class RelayedStream(Stream):
         self.remote = remote
         self.connection = connection
         connection.enter(self.remote, self)
-        super().__init__(streams, arrival, record)
+        super().__init__(streams, arrival, record, connection.carried)
         self._failure = failure
         self._lane: Lane | None = None
         #: Items and bytes that the engine takes before it has to grant more.
@@ -119,10 +119,6 @@ class RelayedStream(Stream):
             except CallHomeError as error:
                 self.fail(error)
             self.arrival.payload = b""
-
-    def has_opened(self) -> None:
-        super().has_opened()
-        self.connection.count_in(self.remote, self.engine.incarnation)
 
     def _stop_early(self) -> None:
         """It never starts, which is what a stop asks for: a clean end without items."""
@@ -321,13 +317,13 @@ class RelayedStream(Stream):
         return True
 
     def faulted(self) -> None:
-        self.connection.count_out(self.remote, self.engine.incarnation)
+        super().faulted()
         if self.connection.knows_faults:
             self._tell_home(Faulted(self.remote))
 
     def end(self, m: End) -> None:
         if m.error is not None:
-            self.streams.count_error(read_error(m.error))
+            self.failed(read_error(m.error))
         if not self.accepted and self._lane is not None:
             # Refused before it looked: nobody else gives back what it was lent.
             self.streams.runtime.memory.take_back_stream(self.engine.incarnation, self.number)
@@ -378,7 +374,6 @@ class RelayedStream(Stream):
         if not super().leave():
             return False
         self.connection.leave(self.remote, self)
-        self.connection.count_out(self.remote, self.engine.incarnation)
         if self._lane is not None:
             self._lane.close()
         return True

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from actors.config import Settings
-from actors.errors import WorkerLost
+from actors.errors import Overloaded, WorkerLost
 from actors.ingress.arrival import Arrival
 from actors.kernel.peers import GONE
 from actors.messages import Accept, End, FeedCredit, Item, Items, Kill, Open, Record, Stop
@@ -32,6 +32,8 @@ class Stream(ABC):
         "accepted",
         "arrival",
         "cancelled",
+        "carried",
+        "counted",
         "due",
         "engine",
         "expects",
@@ -45,7 +47,13 @@ class Stream(ABC):
         "streams",
     )
 
-    def __init__(self, streams: Streams, arrival: Arrival, record: Record) -> None:
+    def __init__(
+        self, streams: Streams, arrival: Arrival, record: Record, carried: dict[int, int]
+    ) -> None:
+        """``carried`` is where the streams of its requester are counted by their engine."""
+        self.carried = carried
+        #: Stands there: the engine has it, and has neither ended it nor sent an error item.
+        self.counted = False
         self.streams = streams
         self.arrival = arrival
         self.record = record
@@ -90,9 +98,16 @@ class Stream(ABC):
     def feed_credit(self, m: FeedCredit) -> None:
         """The engine has room for more request items."""
 
-    @abstractmethod
     def faulted(self) -> None:
-        """The engine's next item is an error item: its requester's router counts the stream out."""
+        """The engine's next item is an error item: for whoever has sent it the stream is over."""
+        if self.counted:
+            self.count_out()
+
+    def failed(self, error: CallHomeError) -> None:
+        """The engine has ended the stream with an error."""
+        self.streams.count_error(error)
+        if isinstance(error, Overloaded):
+            self.streams.refused(self.engine.incarnation)
 
     @abstractmethod
     def fail(self, error: CallHomeError) -> None:
@@ -115,8 +130,24 @@ class Stream(ABC):
 
     def has_opened(self) -> None:
         """The engine hears of the stream, and minds its times from now on."""
-        self.opened = True
-        self.streams.arrived(self)
+        self.opened = self.counted = True
+        streams, carried, engine = self.streams, self.carried, self.engine.incarnation
+        streams.arrived(self)
+        carried[engine] = carried.get(engine, 0) + 1
+        if not streams.telling:
+            streams.tell_loads()
+
+    def count_out(self) -> None:
+        """The engine has no more to do for the stream, or as good as that."""
+        self.counted = False
+        streams, carried, engine = self.streams, self.carried, self.engine.incarnation
+        left = carried[engine] - 1
+        if left:
+            carried[engine] = left
+        else:
+            del carried[engine]
+        if not streams.telling:
+            streams.tell_loads()
 
     def opening(self, codec: str, native: bool, payload: bytes, handles: list[Any]) -> Open:
         """The Open for the engine."""
@@ -180,6 +211,8 @@ class Stream(ABC):
         if self.over:
             return False
         self.over = True
+        if self.counted:
+            self.count_out()
         self.streams.left(self)
         return True
 

@@ -74,6 +74,14 @@ class Streams:
         self._running: set[asyncio.Task[None]] = set()
         #: Called with each stream that leaves the table: its place is free.
         self.when_left: Callable[[Stream], None] = lambda stream: None
+        #: How many streams of Dynamo's requesters each engine has, by its incarnation.
+        self.carried: dict[int, int] = {}
+        #: Called when there are more or fewer streams at an engine, unless ``telling``: nobody
+        #: follows the loads, or they will be looked at soon in any case.
+        self.tell_loads: Callable[[], None] = lambda: None
+        self.telling = True
+        #: Called with the incarnation of an engine that has refused a stream for want of room.
+        self.refused: Callable[[int], None] = lambda engine: None
         #: Collectors of what goes out with this tick's batch, and connections to be flushed.
         self._dirty: list[Callable[[], None]] = []
         self._hurried: set[MuxConnection] = set()
