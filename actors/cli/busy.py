@@ -74,7 +74,7 @@ def _chosen(option: Any, former: Any) -> Any:
 def _words(streams: int | None, fraction: float | None) -> str:
     parts = [] if streams is None else [f"{streams} streams"]
     if fraction is not None:
-        parts.append(f"{fraction:g} of its capacity")
+        parts.append(f"{100 * fraction:g} % of its capacity")
     return f"busy from {' or '.join(parts)} on" if parts else "no limit"
 
 

@@ -70,7 +70,7 @@ class RouterActor(Actor):
         fraction = options_.busy_fraction
         if options_.queue and options_.busy_streams is None and fraction is None:
             fraction = 1.0  # else they would wait in the engines' queues, which know no priority
-        self.limits = Limits(options_.busy_streams, fraction)
+        self.limits = Limits(options_.busy_streams, fraction, queue=bool(options_.queue))
         #: ``host:port`` of ingresses of other nodes whose engines are to be found.
         self.static_peers: list[str] = []
         #: Seconds that other nodes have to take what was written to them when this router stops.
@@ -145,7 +145,7 @@ class RouterActor(Actor):
         self.peers = StaticPeers(runtime, self.static_peers, self._source, self._held.wake)
         self._knowledge.peers = self.peers
         # A report is heard of by way of the worker's ``watch``, as every change of its load.
-        reports = RemoteReports(runtime, self.tasks, self.occupancy, lambda worker: None)
+        reports = RemoteReports(runtime, self.tasks, self.occupancy)
         self._knowledge.reports = reports
         self._closers += [self.peers.stop, reports.stop]
         if self.follows:

@@ -20,15 +20,21 @@ class Limits:
     """From when on a worker is busy, for all endpoints of a router.
 
     ``streams``: from this many on; ``fraction``: from this part of its capacity on. ``lease``: how
-    long one that has refused a stream is left alone, in seconds.
+    long one that has refused a stream is left alone, in seconds. ``queue``: whether streams may
+    wait.
     """
 
     def __init__(
-        self, streams: int | None = None, fraction: float | None = None, lease: float = 1.0
+        self,
+        streams: int | None = None,
+        fraction: float | None = None,
+        lease: float = 1.0,
+        queue: bool = False,
     ) -> None:
         self.streams = streams
         self.fraction = fraction
         self.lease = lease
+        self.queue = queue
 
     def of(self, capacity: int) -> int:
         """Streams with which a worker of this capacity is busy; 0 is an unknown capacity."""

@@ -308,18 +308,17 @@ class Pool:
         if self.limits.fraction is not None:
             limits.append(f"busy_fraction={self.limits.fraction:g}")
         words = {
-            BUSY: f"carry what they may ({', '.join(limits)})",
-            LEASED: "have just refused a stream for want of room",
-            QUARANTINED: "are in quarantine after a fault",
-            TRIAL: "are being tried after a fault",
+            BUSY: f"at the limit ({', '.join(limits)})",
+            LEASED: "refused a stream for want of room a moment ago",
+            QUARANTINED: "in quarantine after a fault",
+            TRIAL: "on trial after a fault",
         }
         told = [f"{states[each]} {text}" for each, text in words.items() if states[each]]
-        one = len(found) == 1
-        return (
-            f"{'its one worker is' if one else f'all {len(found)} workers are'} busy "
-            f"({'; '.join(told)}); try again later, add replicas or capacity, raise the limits "
-            "(callhome busy), or give the router a queue"
-        )
+        who = "its one worker is" if len(found) == 1 else f"all {len(found)} workers are"
+        ways = ["try again later", "add replicas or capacity", "raise the limits (callhome busy)"]
+        if not self.limits.queue:
+            ways.append("give the router a queue")
+        return f"{who} busy ({'; '.join(told)}); {', '.join(ways[:-1])}, or {ways[-1]}"
 
     # What became of streams.
 

@@ -33,10 +33,10 @@ def test_limits_are_set_while_a_node_runs_and_ps_tells_who_is_left_alone(
         assert waits.stdout.readline() == '"waiting"\n'
         refused = tool.run("stream", "demo.patient.run")
         assert refused.returncode == 1
-        assert "its one worker is busy (1 carry what they may (busy_streams=1))" in refused.stderr
+        assert "its one worker is busy (1 at the limit (busy_streams=1))" in refused.stderr
         assert " busy " in said(tool)
         assert said(tool, "--streams", "none", "--fraction", "0.5", "--router", "router") == (
-            "node/a router: busy from 0.5 of its capacity on (before: busy from 1 streams on)\n"
+            "node/a router: busy from 50 % of its capacity on (before: busy from 1 streams on)\n"
         )
         wrong = tool.run("busy", "--router", "rooter")
         assert (wrong.returncode, wrong.stdout) == (2, "")

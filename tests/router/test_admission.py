@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from actors.errors import (
     NoWorkers,
     Overloaded,
     SpecError,
+    Unsupported,
     WorkerUnavailable,
 )
 from actors.messages import BusyAt, Workers
+from actors.router.policy import MODES
 from tests.router.local_rig import GO, local_rig
 from tests.waiting import TICK, wait_until
 
@@ -34,7 +37,7 @@ async def test_conformance_06_one_that_is_full_refuses_and_is_left_alone_for_a_m
         with pytest.raises(Overloaded, match="all 1 places") as caught:
             await here.call()
         assert not isinstance(caught.value, AllBusy)  # the engine's word, who was the only one
-        with pytest.raises(AllBusy, match=r"its one worker is busy \(1 have just refused a stream"):
+        with pytest.raises(AllBusy, match=r"its one worker is busy \(1 refused a stream for"):
             await here.call()
         here.gate.set()
         assert await held == 0
@@ -61,7 +64,9 @@ async def test_a_caller_who_tries_again_soon_is_served(tmp_path: Path) -> None:
 async def test_busy_limits_change_while_it_runs_and_at_once(tmp_path: Path) -> None:
     async with local_rig(tmp_path, 2, capacity=8, router={"busy_streams": 2}) as here:
         await here.held(4)
-        with pytest.raises(AllBusy, match=r"all 2 workers are busy \(2 carry .*busy_streams=2"):
+        with pytest.raises(
+            AllBusy, match=r"all 2 workers are busy \(2 at the limit .busy_streams=2"
+        ):
             await here.call()
         assert here.router.carries()["busy"] == {"streams": 2, "fraction": None}
         assert await here.ref.ask(BusyAt(3, 0.5)) == [2, None]
@@ -89,6 +94,28 @@ async def test_b122_a_busy_worker_is_eligible_again_when_it_is_idle(tmp_path: Pa
         await asyncio.gather(*held)
         await wait_until(lambda: here.members[0].state == "free", 20 * TICK)
         assert await here.call("quick") == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_b117_nobody_all_busy_and_one_by_every_mode(tmp_path: Path, mode: str) -> None:
+    async with local_rig(tmp_path, 1, router={"policy": mode}) as here:
+        record = here.told.records[0]
+        route = {"instance": record.instance} if mode == "direct" else {}
+        assert await here.call("quick", **route) == 0
+        if mode == "direct":
+            with pytest.raises(Unsupported, match="instance="):
+                await here.call("quick")
+        else:
+            await here.held(1)
+            await here.ref.ask(BusyAt(1))
+            with pytest.raises(AllBusy):
+                await here.call("quick")
+        here.told.remove(record)
+        began = time.monotonic()
+        with pytest.raises(NoWorkers):
+            await here.call("quick", **route)
+        assert time.monotonic() - began < TICK
+        here.told.add(record)
 
 
 async def test_who_serves_an_endpoint_and_what_each_carries_can_be_asked(tmp_path: Path) -> None:

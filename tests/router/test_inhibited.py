@@ -148,3 +148,28 @@ async def test_what_nobody_takes_is_told_with_the_first_reason_and_whom_it_was(
         assert caught.value.details["instance"] in ("1", "2")
         assert caught.value.details["sent"] == "no"
         await here.idle()
+
+
+async def test_conformance_14_a_stream_that_is_cut_is_one_error_and_its_worker_inhibited(
+    tmp_path: Path,
+) -> None:
+    async with (
+        node(tmp_path / "b", ENGINE) as far,
+        node(tmp_path / "c", ENGINE) as other,
+        router_rig(tmp_path / "a", *far.records, *other.records) as here,
+    ):
+        pool = here.actor.members.pools[GO]
+        (cut,) = (pool.members[each.instance] for each in far.records)
+        async with here.client.stream(
+            GO, {"n": 2, "do": "wait"}, instance=cut.carried.instance
+        ) as items:
+            assert [await anext(items), await anext(items)] == [0, 1]
+            far.ingress.connections.close("cut by the test")
+            with pytest.raises(ConnectionLost) as caught:
+                await anext(items)
+            assert caught.value.details["instance"] == str(cut.carried.instance)
+        assert cut.state == "quarantined"
+        assert cut.carried.permits == 0
+        await call_all(here, 30)
+        assert cut.carried.sent == 1
+        await here.idle()
