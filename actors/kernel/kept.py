@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.opened import Opened, Queued
-from transport.payload import Encoded
+from transport.payload import NO_HANDLES, Encoded
 from transport.wire.codec import Annotated
 from transport.wire.handle import handle_from_wire
 
@@ -28,6 +28,11 @@ class Kept:
 
     def note(self, codec: str, queued: Queued | Encoded) -> None:
         """Keep an item before somebody reads it; its frames are copied."""
+        if type(queued) is bytes:  # most are, and this is done for each of them
+            self._left -= len(queued)
+            if self._left >= 0:
+                self.items.append((codec, queued, NO_HANDLES))
+                return
         if self.full:
             return
         data, table = (queued, []) if isinstance(queued, bytes) else (queued[0], queued[1])

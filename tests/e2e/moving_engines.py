@@ -81,6 +81,20 @@ class Plain(Engine[dict[str, Any], Any]):
             yield number
 
 
+class Via(Engine[dict[str, Any], Any]):
+    """What ``t.plain.go`` says, which goes on elsewhere when its worker dies."""
+
+    async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[Any]:
+        def resume(request: dict[str, Any], delivered: list[int]) -> dict[str, Any]:
+            return {**request, "first": len(delivered)}
+
+        stream = ctx.stream("t.plain.go", request, migration_limit=1, priority=1, resume=resume)
+        async with stream as items:
+            async for item in items:
+                yield item
+        yield [items.attempts, await ctx.call("t.plain.go", {"first": 7, "last": 8})]
+
+
 class Talk(BidirectionalEngine[Any, Any]):
     """Says after each line which it was, counted by this worker; holds before that line.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -244,26 +245,27 @@ async def test_a_stream_each_way_goes_on_with_what_its_replay_says(tmp_path: Pat
 
 async def test_conformance_40_a_cancel_in_the_middle_of_a_migration(tmp_path: Path) -> None:
     async with Cluster(node("Tokens", replicas=1)) as cluster, cluster.client() as client:
+        streams, readers = [], []
         for how in ("stop", "kill", "leave"):
-            await wait_until(
-                lambda: any(each.endpoint == TOKENS for each in client.records()),
-                100 * TICK, "a worker",
-            )  # fmt: skip
             place = tmp_path / how
             request = {"token_ids": [1], "max_tokens": 9, "hold_at": 3, "hold": str(place)}
-            async with client.stream(TOKENS, request, migration_limit=3) as items:
-                assert [(await anext(items))["token_ids"] for _ in range(2)] == [[1], [2]]
-                reading = asyncio.create_task(anext(items))
-                kill(await victim(place))
-                await wait_until(lambda: client.runtime.home.between.contexts(), what="a pause")
-                if how == "leave":
-                    await items.aclose()
-                else:
-                    getattr(items, how)("enough")
-                with pytest.raises(Cancelled):
-                    await reading
-                assert items.attempts == 2  # there was nobody at the second
-            assert not client.runtime.home.between.contexts()
+            items = client.stream(TOKENS, request, migration_limit=3)
+            assert [(await anext(items))["token_ids"] for _ in range(2)] == [[1], [2]]
+            streams.append(items)
+            readers.append(asyncio.create_task(anext(items)))
+            pid = await victim(place)
+        between = client.runtime.home.between
+        kill(pid)
+        await wait_until(lambda: len(between.contexts()) == 3, what="they pause")
+        streams[0].stop("enough")
+        streams[1].kill("enough")
+        await streams[2].aclose()
+        for items, reading in zip(streams, readers, strict=True):
+            with pytest.raises(Cancelled):
+                await reading
+            assert items.attempts == 2  # there was nobody at the second
+            await items.aclose()
+        assert not between.contexts()
 
 
 async def test_a_stream_outlives_the_router_and_the_ingress_on_its_way() -> None:
@@ -283,7 +285,10 @@ async def test_a_stream_outlives_the_router_and_the_ingress_on_its_way() -> None
 
 
 async def test_a_handlers_error_at_the_second_worker_is_the_streams(tmp_path: Path) -> None:
-    async with Cluster(node("Plain")) as cluster, cluster.client() as client:
+    spec = replace(node("Plain"), engines=[
+        *node("Plain").engines, EngineSpec("t.via.go", f"{ENGINES}:Via"),
+    ])  # fmt: skip
+    async with Cluster(spec) as cluster, cluster.client() as client:
         request = {"first": 0, "last": 9, "hold_at": 2, "hold": str(tmp_path / "h")}
         function = lambda request, delivered: {"first": "x"}  # noqa: E731
         async with client.stream(PLAIN, request, migration_limit=3, resume=function) as items:
@@ -292,6 +297,13 @@ async def test_a_handlers_error_at_the_second_worker_is_the_streams(tmp_path: Pa
             with pytest.raises(EngineError, match="last"):
                 await anext(items)
             assert items.attempts == 2
+        # Engines that call others may ask for the same.
+        await both(client, PLAIN)
+        request = {"first": 0, "last": 9, "hold_at": 2, "hold": str(tmp_path / "via")}
+        async with client.stream("t.via.go", request) as items:
+            assert [await anext(items), await anext(items)] == [0, 1]
+            kill(await victim(tmp_path / "via"))
+            assert [item async for item in items] == [2, 3, 4, 5, 6, 7, 8, [2, 7]]
 
 
 async def test_60_token_streams_under_a_killer_are_complete() -> None:
