@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from actors import Annotated
+from actors.config import Settings
 from actors.errors import (
     CallHomeError,
     Cancelled,
@@ -22,7 +23,6 @@ from actors.errors import (
     Overloaded,
     RemoteProtocolError,
 )
-from actors.config import Settings
 from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import Accept, End, Feed, FeedEnd, Items, Kill, Open
