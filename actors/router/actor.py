@@ -35,8 +35,8 @@ from actors.router.members import Members
 from actors.router.occupancy import Key, Occupancy
 from actors.router.options import Options
 from actors.router.peers import StaticPeers
-from actors.router.policy import Policy, make_policy
-from actors.router.pool import Everybody, Pool
+from actors.router.policy import Everybody, Policy, make_policy
+from actors.router.pool import Pool
 from actors.router.relay import Plane, Relay
 from actors.router.reports import RemoteReports
 from actors.router.seat import Hosted, Ways

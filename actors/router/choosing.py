@@ -127,20 +127,20 @@ class Choosing:
                 raise error
         self.queue.put(m, pool)
 
-    def _again(self, relay: Queued) -> None:
+    def _again(self, relay: Queued) -> bool:
         """Somebody is free for a stream that stands in the line, or was a moment ago."""
         pool, m = relay.pool, relay.resumed()
         queue = self.queue
         assert queue is not None
         try:
             if self._user is not None:
-                if pool.endpoint in self._asked or not pool.free:
-                    return
+                if pool.endpoint in self._asked:
+                    return False
                 self._asked.add(pool.endpoint)
             else:
                 worker = pool.pick(m)
                 if worker is None:
-                    return
+                    return True
             queue.left(relay)
             self._plane.undo(relay)
             if self._user is not None:
@@ -151,6 +151,7 @@ class Choosing:
             queue.left(relay)
             self._plane.undo(relay)
             self.refuse(m, error)
+        return True
 
     def _ask(self, user: UserPolicy, pool: Pool, m: Open) -> None:
         """Have the user's policy choose; the stream waits for that."""

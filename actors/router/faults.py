@@ -11,7 +11,7 @@ room is healthy: it is left alone for a moment, which is the pool's affair.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from actors.router.occupancy import Key
@@ -55,12 +55,14 @@ def code_of(error: CallHomeError) -> str:
 class _Past:
     """One worker that has failed."""
 
-    __slots__ = ("before", "strikes", "trial", "until")
+    __slots__ = ("before", "over", "strikes", "trial", "until")
 
     def __init__(self) -> None:
         self.strikes = 0
         #: End of the quarantine (clock); None once that is over and a stream may try the worker.
         self.until: float | None = None
+        #: When it was over.
+        self.over = 0.0
         #: The stream that tries it.
         self.trial: Key | None = None
         #: Streams that it had already when the quarantine began: their failures are no news.
@@ -138,16 +140,13 @@ class Faults:
         del self._pasts[instance]
         return True
 
-    def undecided(self, instance: int, key: Key) -> bool:
-        """Stream ``key`` has ended and says nothing; whether another must try the worker now."""
+    def undecided(self, instance: int, key: Key) -> None:
+        """Stream ``key`` has ended and says nothing: if it tried the worker, another must."""
         past = self._pasts.get(instance)
-        if past is None:
-            return False
-        past.before.discard(key)
-        if past.trial != key:
-            return False
-        past.trial = None
-        return past.until is None
+        if past is not None:
+            past.before.discard(key)
+            if past.trial == key:
+                past.trial = None
 
     def begin_trial(self, instance: int, key: Key) -> None:
         """Stream ``key`` tries the worker, after its quarantine or for want of any other."""
@@ -164,15 +163,38 @@ class Faults:
         found = []
         for instance, past in self._pasts.items():
             if past.until is not None and now >= past.until:
-                past.until = None
+                past.until, past.over = None, now
                 found.append(instance)
         return found
 
-    def waits(self) -> bool:
-        """Whether any quarantine has an end to wait for, or a trial goes on."""
+    def resting(self) -> list[int]:
+        """Those that are to get no streams now."""
+        return [
+            each
+            for each, past in self._pasts.items()
+            if past.until is not None or past.trial is not None
+        ]
+
+    def waits(self, known: Container[int]) -> bool:
+        """Whether any quarantine has an end to wait for, or a trial goes on, or somebody who is not
+        ``known`` is to be forgotten.
+        """
         return any(
-            past.until is not None or past.trial is not None for past in self._pasts.values()
+            past.until is not None or past.trial is not None or each not in known
+            for each, past in self._pasts.items()
         )
+
+    def leave(self, instance: int) -> None:
+        """Its record is gone, and may come back: whatever tries it now decides nothing any more."""
+        past = self._pasts.get(instance)
+        if past is not None:
+            past.trial = None
+
+    def forget_strangers(self, known: Container[int], now: float) -> None:
+        """Those that are not ``known`` any more have no past after a while."""
+        for each, past in list(self._pasts.items()):
+            if each not in known and past.until is None and now - past.over >= self.longest:
+                del self._pasts[each]
 
     def forget(self, instance: int) -> None:
         """The instance will never be back: a process of this node that has died."""

@@ -58,6 +58,7 @@ class Member:
         "queued",
         "seq",
         "settled",
+        "shown",
         "struck",
     )
 
@@ -77,6 +78,8 @@ class Member:
         self.seq = 0
         self.queued = 0
         self.settled = 0
+        #: Its state when it was last looked at.
+        self.shown = FREE
         #: When its last refusal or fault was seen here.
         self.struck = -math.inf
 

@@ -306,6 +306,24 @@ class Sticky:
         return self._rendezvous.find(text)
 
 
+class Everybody:
+    """Holds the candidates for a policy that is asked elsewhere."""
+
+    aware = False
+
+    def __init__(self) -> None:
+        self.bag = Bag()
+        self.add = self.bag.add
+        self.remove = self.bag.remove
+
+    def changed(self, worker: Worker) -> None:
+        """No load is looked at."""
+
+    def choose(self, open: Open) -> Worker | None:
+        """Nobody: it is asked for those whom a home has named only."""
+        return None
+
+
 _MAKERS: Final[dict[str, Callable[[Options, Draw], Policy]]] = {
     "least_loaded": lambda options, draw: LeastLoaded(draw),
     "round_robin": lambda options, draw: RoundRobin(draw),

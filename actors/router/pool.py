@@ -15,32 +15,14 @@ from typing import Final, cast
 from actors.errors import AllBusy, NoWorkers, WorkerUnavailable
 from actors.messages import Open, Route
 from actors.router.faults import FAULTS, OVERLOADED, SILENT, Faults
-from actors.router.loads import Bag, Worker
+from actors.router.loads import Worker
 from actors.router.member import BUSY, LEASED, NEVER, QUARANTINED, TRIAL, Limits, Member
 from actors.router.occupancy import Carried, Key
-from actors.router.policy import Policy
+from actors.router.policy import Everybody, Policy
 from transport.errors import CallHomeError, RemoteProtocolError
 
 #: Workers that an error names.
 _NAMED: Final = 8
-
-
-class Everybody:
-    """Holds the candidates for a policy that is asked elsewhere."""
-
-    aware = False
-
-    def __init__(self) -> None:
-        self.bag = Bag()
-        self.add = self.bag.add
-        self.remove = self.bag.remove
-
-    def changed(self, worker: Worker) -> None:
-        """No load is looked at."""
-
-    def choose(self, open: Open) -> Worker | None:
-        """Nobody: it is asked for those whom a home has named only."""
-        return None
 
 
 def _nobody() -> None:
@@ -81,6 +63,8 @@ class Pool:
         #: Candidates whose next stream is a trial, and workers that are left alone.
         self._due: set[int] = set()
         self._leased: dict[int, Member] = {}
+        #: How many are in which state: many may be refused in a short time, and each is told.
+        self._states: Counter[str] = Counter()
 
     # Who there is.
 
@@ -92,6 +76,7 @@ class Pool:
             member = None
         if member is None:
             member = self.members[worker.instance] = Member(self, worker)
+            self._states[member.shown] += 1
         elif member.free:
             self.policy.add(worker)
         self.update(member)
@@ -103,6 +88,8 @@ class Pool:
             del self.members[worker.instance]
             self._due.discard(worker.instance)
             self._leased.pop(worker.instance, None)
+            self._states[member.shown] -= 1
+            self.faults.leave(worker.instance)
             worker.watch = None
             if member.free:
                 member.free = False
@@ -118,6 +105,9 @@ class Pool:
             self._due.add(instance)
         else:
             self._due.discard(instance)
+        self._states[member.shown] -= 1
+        member.shown = member.state
+        self._states[member.shown] += 1
         was, member.free = member.free, free
         self.free += free - was
         if free and not was:
@@ -219,10 +209,13 @@ class Pool:
         """
         if not self.faults:
             return None
-        left = [each for each in self.members.values() if each.carried.instance not in failed]
-        resting = [each for each in left if self.faults.rests(each.carried.instance)]
+        resting = [
+            self.members[each]
+            for each in self.faults.resting()
+            if each in self.members and each not in failed
+        ]
         found = [each for each in resting if not self.faults.tried(each.carried.instance)]
-        if not found and len(resting) == len(left):
+        if not found and len(resting) == len(self.members) - len(failed):
             found = resting
         found = [each for each in found if not each.busy and not each.lease]
         if not found:
@@ -290,6 +283,8 @@ class Pool:
         """Why nobody is left for a stream."""
         avoid = open.route.avoid if open.route is not None else ()
         failed = {each[0] for each in avoid if each[1] != OVERLOADED}
+        if self.members and not failed:
+            return AllBusy(f"{self.endpoint}: {self.busy_words()}")
         left = [each for each in self.members.values() if each.carried.instance not in failed]
         if left:
             return AllBusy(f"{self.endpoint}: {self.busy_words(left)}")
@@ -300,8 +295,8 @@ class Pool:
 
     def busy_words(self, members: Iterable[Member] | None = None) -> str:
         """How many workers there are and why none of them is free."""
-        found = list(self.members.values()) if members is None else list(members)
-        states = Counter(each.state for each in found)
+        states = self._states if members is None else Counter(each.shown for each in members)
+        count = states.total()
         limits = []
         if self.limits.streams is not None:
             limits.append(f"busy_streams={self.limits.streams}")
@@ -314,7 +309,7 @@ class Pool:
             TRIAL: "on trial after a fault",
         }
         told = [f"{states[each]} {text}" for each, text in words.items() if states[each]]
-        who = "its one worker is" if len(found) == 1 else f"all {len(found)} workers are"
+        who = "its one worker is" if count == 1 else f"all {count} workers are"
         ways = ["try again later", "add replicas or capacity", "raise the limits (callhome busy)"]
         if not self.limits.queue:
             ways.append("give the router a queue")
@@ -338,11 +333,10 @@ class Pool:
             self._strike(member, key, now)
         elif worker.instance in self.faults:
             if code == SILENT:
-                changed = self.faults.undecided(worker.instance, key)
+                self.faults.undecided(worker.instance, key)
             else:
-                changed = self.faults.works(worker.instance, key)
-            if changed:
-                self.update(member)
+                self.faults.works(worker.instance, key)
+            self.update(member)
 
     def _strike(self, member: Member, key: Key | None, now: float) -> None:
         instance = member.carried.instance
@@ -372,7 +366,8 @@ class Pool:
             for instance, key in self.faults.trials():
                 if runs(key) and self.faults.works(instance, key):
                     self._look(instance)
-            waits = waits or self.faults.waits()
+            self.faults.forget_strangers(self.members, now)
+            waits = waits or self.faults.waits(self.members)
         return waits
 
     def _look(self, instance: int) -> None:
@@ -387,4 +382,4 @@ class Pool:
 
     def seen(self) -> list[tuple[Carried, str]]:
         """Each worker and what it is now."""
-        return [(each.carried, each.state) for each in self.members.values()]
+        return [(each.carried, each.shown) for each in self.members.values()]

@@ -27,7 +27,8 @@ _BYTES: Final = 256 << 20
 class RouterQueue:
     """Made by a router. At most ``limit`` streams wait, ``timeout`` seconds each.
 
-    ``again`` routes a stream to somebody who is free, if there is one for it.
+    ``again`` routes a stream to somebody who is free, if there is one for it; whether others may be
+    tried at once, too.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class RouterQueue:
         plane: Plane,
         limit: int,
         timeout: float,
-        again: Callable[[Queued], None],
+        again: Callable[[Queued], bool],
     ) -> None:
         self.plane = plane
         self._timeout = timeout
@@ -90,17 +91,27 @@ class RouterQueue:
     def _look(self) -> None:
         woken, self._woken = self._woken, {}
         for endpoint, pool in woken.items():
-            for relay in self._lines.ordered(endpoint):
-                if not pool.free:
+            while pool.free and (relay := self._lines.next(endpoint)) is not None:
+                goes_on = self._try(relay)
+                if goes_on and relay in self._lines:  # none of those who are free is for this one
+                    self._look_behind(pool, relay)
+                if not goes_on or relay in self._lines:
                     break
-                if relay in self._lines:
-                    self._try(relay)
 
-    def _try(self, relay: Queued) -> None:
+    def _look_behind(self, pool: Pool, first: Queued) -> None:
+        for relay in self._lines.ordered(pool.endpoint):
+            if not pool.free:
+                break
+            if relay is not first and relay in self._lines:
+                self._try(relay)
+
+    def _try(self, relay: Queued) -> bool:
+        """Whether others may be tried, too."""
         try:
-            self._again(relay)
+            return self._again(relay)
         except Exception as error:  # it was told; the others go on
             self.plane.runtime.complain(f"a stream of {relay.target} that had waited", error)
+            return True
 
     def _full(self, pool: Pool) -> AllBusy:
         return AllBusy(

