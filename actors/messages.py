@@ -19,7 +19,8 @@ class Report(NamedTuple):
     """What one engine incarnation carries, cumulative, as one router should see it.
 
     ``opened`` and ``settled`` count the streams that came from that router; ``ended`` names those
-    that settled since the last report sent to it directly: ``[home, stream, error code or ""]``.
+    that settled since the last report sent to it directly: ``[home, stream, error code or ""]``. To
+    a home only their difference is told, its streams that are here now, and none is named.
     """
 
     incarnation: int

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from actors.discovery.loads import OCCUPANCY, Load, read_loads
@@ -19,7 +18,7 @@ from actors.errors import CallHomeError
 from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import Record
-from actors.router.occupancy import Carried, Occupancy, Place, place_of
+from actors.router.occupancy import Occupancy, Place, place_of
 from transport.bus.address import Address
 from transport.errors import shown
 
@@ -57,13 +56,10 @@ class RemoteReports:
         runtime: Runtime,
         tasks: asyncio.TaskGroup,
         occupancy: Occupancy,
-        reported: Callable[[Carried], None],
     ) -> None:
-        """``reported`` is called after each report of a worker; its load is known then."""
         self._runtime = runtime
         self._tasks = tasks
         self._occupancy = occupancy
-        self._reported = reported
         self._followed: dict[str, _Followed] = {}
         self._full = False
 
@@ -166,8 +162,8 @@ class RemoteReports:
     def _take(self, followed: _Followed, load: Load) -> None:
         for place in followed.places.get(load.instance, ()):
             worker = self._occupancy.workers.get(place)
-            if worker is not None and self._occupancy.hear(worker, *load[1:]):
-                self._reported(worker)
+            if worker is not None:
+                self._occupancy.hear(worker, *load[1:])
 
     def _forget(self, followed: _Followed) -> None:
         """Nobody tells any more, and whoever does next counts from 1."""
