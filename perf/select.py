@@ -24,7 +24,7 @@ from actors.router.faults import Faults
 from actors.router.member import Limits
 from actors.router.occupancy import Carried, Occupancy
 from actors.router.options import Options
-from actors.router.policy import Everybody, MODES, Policy, make_policy
+from actors.router.policy import MODES, Everybody, Policy, make_policy
 from actors.router.pool import Pool
 from perf.figures import Sample
 from perf.plan import PerfError, Plan
