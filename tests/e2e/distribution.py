@@ -206,9 +206,10 @@ def objection(mode: str, wave: Wave, calls: int, routers: int) -> str:
     chance = 5 * (calls * 3 / 16) ** 0.5
     if mode in ("round_robin", "least_loaded"):
         # What two routers send in the same milliseconds neither is told of by an engine that has
-        # not read it yet, and so the one that is slow to read looks the least loaded.
-        room = 0.3 * fair if mode == "least_loaded" and routers > 1 else 0
-        return "" if most - fair <= room and fair - least <= room else "not even"
+        # not read it yet, and so the one that is quick to read looks the most loaded.
+        if mode == "least_loaded" and routers > 1:
+            return "" if most <= 1.3 * fair else "more than 1.3 of the mean"
+        return "" if most == least else "not even"
     if mode == "power_of_two_choices":
         return "" if most <= 1.3 * fair + 2 else "more than 1.3 of the mean"
     if mode == "random":
