@@ -5,8 +5,8 @@ of every engine, then of each that has changed for the reader, ten milliseconds 
 reader that is slow gets the newest only.
 
 A load is what the engine carries for others, which it reports while somebody follows, and the
-streams that go through this ingress, which are counted here. A reader knows of its own streams: it
-is told when there are more or fewer of anybody else's, and when an engine that was full has room.
+streams that go through this ingress, which are counted here. A reader knows of its own streams:
+where there are only those it is told nothing, but that an engine which was full has room.
 """
 
 from __future__ import annotations
@@ -142,8 +142,9 @@ class LoadsStream(OwnStream):
         self, loads: Loads, arrival: Arrival, connection: HomeConnection, remote: int
     ) -> None:
         self._loads = loads
-        #: By engine what was told last: its capacity, and the streams of others.
-        self._told: dict[int, Engine] = {}
+        #: By engine what was told last: its capacity, the streams of others, and, where there are
+        #: any, how many of the reader's own had come there by then.
+        self._told: dict[int, tuple[int, int, int]] = {}
         #: Engines that were full since.
         self.full: set[int] = set()
         super().__init__(loads.runtime, arrival, connection, remote)
@@ -169,16 +170,17 @@ class LoadsStream(OwnStream):
         due: list[Load] = []
         for instance, (capacity, foreign) in self._loads.engines.items():
             total, mine = foreign + totals.get(instance, 0), own.get(instance, 0)
-            others = Engine(capacity, total - mine)
+            others = total - mine
+            news = (capacity, others, mine if others > 0 else 0)
             room = total < capacity
             if not room:
                 self.full.add(instance)
-            if others != self._told.get(instance) or (room and instance in self.full):
+            if news != self._told.get(instance) or (room and instance in self.full):
                 if len(due) == _TOLD:
                     break
                 in_flight = min(total, capacity)
                 due.append(Load(instance, seq, in_flight, total - in_flight, capacity, mine))
-                self._told[instance] = others
+                self._told[instance] = news
                 if room:
                     self.full.discard(instance)
         if due:
