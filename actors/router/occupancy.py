@@ -165,9 +165,9 @@ class Occupancy:
         """The worker that has the stream, while it has not settled."""
         return self._booked.get((home, stream))
 
-    def running(self, worker: Carried) -> list[Key]:
-        """The streams of this router that a worker has."""
-        return list(self._by_worker.get(worker.place, ()))
+    def running(self, worker: Carried) -> Iterable[Key]:
+        """The streams of this router that a worker has; they may come and go meanwhile."""
+        return self._by_worker.get(worker.place, {}).keys()
 
     def report(self, report: Report) -> list[tuple[Key, str]]:
         """Take in a report; the streams that it names as settled, with their error codes.

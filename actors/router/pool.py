@@ -342,11 +342,9 @@ class Pool:
         instance = member.carried.instance
         member.struck = now
         self.troubled()
-        others = any(
-            each is not member and not self.faults.rests(each.carried.instance)
-            for each in self.members.values()
-        )
         # The last one that is left goes on: a glitch must not become an outage.
+        rest = self._states[QUARANTINED] + self._states[TRIAL]
+        others = len(self.members) > rest + (member.shown not in (QUARANTINED, TRIAL))
         if (others or instance in self.faults) and self.faults.strike(
             instance, key, self._running(member.carried), now
         ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -244,6 +245,22 @@ def test_who_left_on_trial_and_comes_back_is_tried_again() -> None:
     rig.pool.add(rig.workers[0])
     assert rig.states()[0] == FREE
     assert [rig.send()[0].instance for _ in range(10)].count(1) == 1
+
+
+def test_what_a_fault_costs_does_not_grow_with_the_workers_or_their_streams() -> None:
+    """A switch dies: ten times the workers fail, each for ten times the looks at the others."""
+
+    def cost(workers: int, streams: int) -> float:
+        rig = Rig(workers, "random")
+        sent = [rig.send(instance=1 + number % workers) for number in range(streams)]
+        began = time.process_time()
+        for each in sent:
+            rig.end(*each, "connection.lost")
+        return time.process_time() - began
+
+    cost(100, 300)
+    assert cost(3000, 3000) < 40 * max(cost(300, 300), 0.001)
+    assert cost(2, 4000) < 40 * max(cost(2, 400), 0.001)
 
 
 def test_discovery_does_not_undo_a_quarantine() -> None:
