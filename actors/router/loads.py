@@ -23,6 +23,10 @@ class Worker(Protocol):
         """Streams it carries, queued ones and unseen bookings included."""
 
     @property
+    def expected(self) -> int:
+        """The load, with what others will have sent before it is told: what a choice goes by."""
+
+    @property
     def capacity(self) -> int:
         """Streams it runs at the same time."""
 
@@ -104,7 +108,7 @@ class Loads:
 
     def add(self, worker: Worker) -> None:
         """Take one in, or look again at one that is in."""
-        load = worker.load
+        load = worker.expected
         seen = self._seen.get(worker)
         if seen is None:
             self.total += load

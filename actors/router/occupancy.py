@@ -16,13 +16,18 @@ from collections.abc import Callable, Iterable
 
 from actors.messages import Record, Report
 from transport.bus.address import Address
-from transport.errors import CallHomeError, RemoteProtocolError
+from transport.errors import RemoteProtocolError
 
 #: A stream: its home's incarnation and its number there.
 Key = tuple[int, int]
 #: A worker: its incarnation, or where several endpoints of a process share one, that and the
 #: endpoint.
 Place = int | tuple[int, str]
+
+
+#: Streams of others that are taken to be on the way for one of this router's. More would be nearer
+#: to the truth where many routers send, and further from it where the others only hold streams.
+_RIVALS = 3
 
 
 class Carried:
@@ -39,6 +44,7 @@ class Carried:
         "sent",
         "seq",
         "settled",
+        "unseen",
         "watch",
     )
 
@@ -57,6 +63,8 @@ class Carried:
         self.in_flight = 0
         self.queued = 0
         self.others = 0
+        #: Streams that this router has sent since then, as far as the worker has told.
+        self.unseen = 0
         #: Called when the load may have changed; set by whoever keeps workers in order of it.
         self.watch: Callable[[Carried], None] | None = None
 
@@ -76,6 +84,20 @@ class Carried:
     def load(self) -> int:
         """Streams that it carries or will, as far as this router knows."""
         return self.others + self.sent - self.settled
+
+    @property
+    def expected(self) -> int:
+        """What a choice by load goes by: the load, and what others will have sent meanwhile.
+
+        Other routers have seen the same load since the worker has told it, and choose as this one
+        does: for each of its own streams that are on the way there are as many of theirs as they
+        have there already for each of its own, but for what is more than ``_RIVALS``. Without that,
+        all of them fill the same gap.
+        """
+        others, own, unseen = self.others, self.sent - self.settled, self.unseen
+        if unseen and others > 0 < own:
+            return others + own + min(others * min(unseen, own) // own, _RIVALS * unseen)
+        return others + own
 
     @property
     def device(self) -> str:
@@ -123,6 +145,7 @@ class Occupancy:
         """A permit for one stream, taken in one step with the choice."""
         key = (home.incarnation, stream)
         worker.sent += 1
+        worker.unseen += 1
         self._booked[key] = worker
         self._by_worker[worker.place][key] = home
         if worker.watch is not None:  # as ``changed``, without a call that each stream would pay
@@ -133,9 +156,10 @@ class Occupancy:
         worker = self._settle((home.incarnation, stream))
         if worker is not None:
             worker.sent -= 1
+            worker.unseen = max(0, worker.unseen - 1)
             worker.changed()
 
-    def settle(self, key: Key, error: CallHomeError | None = None) -> bool:
+    def settle(self, key: Key) -> bool:
         """A stream to a worker on another node has ended, or failed so that its end is certain: its
         permit comes back; False when it had come back before.
         """
@@ -186,6 +210,7 @@ class Occupancy:
             worker.settled = report.settled
             own = report.opened - report.settled
             worker.others = report.in_flight + report.queued - own
+            worker.unseen = worker.sent - report.opened
             worker.changed()
         settled: list[tuple[Key, str]] = []
         for each in report.ended:
@@ -208,12 +233,13 @@ class Occupancy:
         worker.seq = seq
         worker.in_flight, worker.queued, worker.capacity = in_flight, queued, capacity
         worker.others = max(0, in_flight + queued - yours)
+        worker.unseen = max(0, worker.permits - yours)
         worker.changed()
         return True
 
     def unhear(self, worker: Carried) -> None:
         """Nobody tells of the worker any more, or it begins anew: what was told is void."""
-        worker.seq = worker.in_flight = worker.queued = worker.others = 0
+        worker.seq = worker.in_flight = worker.queued = worker.others = worker.unseen = 0
         worker.changed()
 
     def _settle(self, key: Key) -> Carried | None:

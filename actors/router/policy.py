@@ -83,7 +83,7 @@ class PowerOfTwoChoices(Random):
         if other >= one:
             other += 1
         first, second = workers[one], workers[other]
-        return second if second.load < first.load else first
+        return second if second.expected < first.expected else first
 
 
 class RoundRobin:
@@ -194,7 +194,7 @@ class LeastLoaded:
         workers = self._all.workers
         if len(workers) < 2:
             return workers[0] if workers else None
-        loads = [worker.load for worker in workers]
+        loads = [worker.expected for worker in workers]
         least = min(loads)
         if loads.count(least) == 1:
             return workers[loads.index(least)]

@@ -25,6 +25,10 @@ class Seen:
         self.capacity = capacity
         self.endpoint = "t.x.go"
 
+    @property
+    def expected(self) -> int:
+        return self.load
+
     def __repr__(self) -> str:
         return f"<{self.instance}: {self.load}>"
 

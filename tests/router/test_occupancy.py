@@ -57,6 +57,41 @@ def test_a_booking_counts_at_once_and_once_after_the_engine_has_seen_it() -> Non
     assert (worker.load, worker.permits) == (0, 0)
 
 
+def test_others_are_expected_to_choose_as_this_router_does() -> None:
+    """Until the worker tells of it: four routers would all fill the same gap."""
+    occupancy, worker = one()
+    occupancy.book(worker, HOME, 1)
+    assert worker.expected == worker.load == 1  # nobody else is there
+    occupancy.report(report(1, in_flight=4, opened=1))
+    assert (worker.expected, worker.load) == (4, 4)
+    occupancy.book(worker, HOME, 2)
+    # Others have three there for the one that this router had: they send with it.
+    assert (worker.expected, worker.load) == (5 + 3 // 2, 5)
+    occupancy.book(worker, HOME, 3)
+    assert (worker.expected, worker.load) == (6 + 3 * 2 // 3, 6)
+    occupancy.unbook(HOME, 3)
+    assert (worker.expected, worker.load) == (6, 5)
+    occupancy.report(report(2, in_flight=8, opened=2))
+    assert (worker.expected, worker.load) == (8, 8)
+
+
+def test_what_is_expected_of_others_has_bounds() -> None:
+    """What they have there already, and three for one."""
+    occupancy, worker = one()
+    occupancy.report(report(1, in_flight=10))
+    for number in range(1, 50):
+        occupancy.book(worker, HOME, number)
+        assert worker.expected == worker.load + min(10, 3 * number)
+    far = occupancy.add(record(1, via="h:1/x"))
+    occupancy.book(far, HOME, 99)
+    occupancy.hear(far, 1, 6, 0, 4, 0)
+    assert (far.load, far.expected) == (7, 10)  # the one booking is still on the way
+    occupancy.hear(far, 2, 7, 0, 4, 1)
+    assert (far.load, far.expected) == (7, 7)
+    occupancy.unhear(far)
+    assert (far.load, far.expected) == (1, 1)
+
+
 def test_what_other_routers_send_is_load_and_no_permit() -> None:
     occupancy, worker = one()
     occupancy.report(report(1, in_flight=3, queued=2))
