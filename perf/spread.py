@@ -77,7 +77,9 @@ async def crowd(call: Call, loops: int, seed: int, when: Window) -> list[Visit]:
 
     async def loop(number: int) -> None:
         chance = random.Random(seed * 1_000 + number)
-        await asyncio.sleep(when.start - time.monotonic())
+        # One by one, or all short calls would come back together for as long as the run lasts.
+        late = chance.random() * (when.counts - when.start) / 2
+        await asyncio.sleep(when.start + late - time.monotonic())
         while time.monotonic() < when.end:
             seconds = LONG if chance.random() < LONG_SHARE else SHORT
             visits.append(Visit(*await call({"seconds": seconds * when.pace})))
