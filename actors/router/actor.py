@@ -211,6 +211,12 @@ class RouterActor(Actor):
         for report in m.reports:
             self.occupancy.report(report)
         self.counters.requests += 1
+        if m.route is not None and m.route.avoid:
+            try:
+                self.members.told(m.target, m.route)
+            except CallHomeError as error:
+                self._choosing.refuse(m, error)
+                return
         self._choosing.route(m)
 
     def _settled(self, key: Key, error: CallHomeError | None) -> None:

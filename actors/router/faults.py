@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Final
 
+from actors.messages import Route
 from actors.router.occupancy import Key
-from transport.errors import CallHomeError
+from transport.errors import CallHomeError, RemoteProtocolError
 
 #: Errors that speak against the worker, or against the road to it.
 FAULTS: Final = frozenset(
@@ -35,6 +36,8 @@ TOLD: Final = frozenset(["worker.unavailable", OVERLOADED])
 SILENT: Final = "cancelled"
 #: Workers whose past is kept, though they may not be known now.
 _KEPT: Final = 65_536
+#: Failures of one request that are looked at: of a home that tells more the newest.
+_FAILURES: Final = 64
 
 
 def code_of(error: CallHomeError) -> str:
@@ -50,6 +53,21 @@ def code_of(error: CallHomeError) -> str:
     if code in FAULTS and error.details.get("origin") == "worker":
         return ""
     return code
+
+
+def failures(endpoint: str, route: Route) -> list[tuple[int, str]]:
+    """Who has failed a request before and by which code, as its home tells, the newest last.
+
+    Raises RemoteProtocolError for what names nobody.
+    """
+    found: list[tuple[int, str]] = []
+    for each in route.avoid[-_FAILURES:]:
+        if type(each) is not list or [*map(type, each)] != [int, str]:
+            raise RemoteProtocolError(
+                f"{endpoint}: what a stream avoids is named by instance and error code"
+            )
+        found.append((each[0], each[1]))
+    return found
 
 
 class _Past:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from actors.discovery.base import Change
 from actors.kernel.runtime import Runtime
-from actors.messages import Added, Record, Removed, Snapshot
+from actors.messages import Added, Record, Removed, Route, Snapshot
 from actors.router.dispatch import HOSTED
 from actors.router.faults import Faults
 from actors.router.member import Limits
@@ -141,6 +141,12 @@ class Members:
                 self.pools[endpoint].faults.forget(record.instance)
 
     # What became of streams.
+
+    def told(self, endpoint: str, route: Route) -> None:
+        """A home says who has failed its request; see ``Pool.told``."""
+        pool = self.pools.get(endpoint)
+        if pool is not None:
+            pool.told(route)
 
     def ended(self, worker: Carried, key: Key, code: str) -> None:
         """A stream has ended at a worker with ``code`` ("": well), before its permit comes back."""

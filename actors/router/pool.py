@@ -14,12 +14,12 @@ from typing import Final, cast
 
 from actors.errors import AllBusy, NoWorkers, WorkerUnavailable
 from actors.messages import Open, Route
-from actors.router.faults import FAULTS, OVERLOADED, SILENT, Faults
+from actors.router.faults import FAULTS, OVERLOADED, SILENT, Faults, failures
 from actors.router.loads import Worker
-from actors.router.member import BUSY, LEASED, NEVER, QUARANTINED, TRIAL, Limits, Member
+from actors.router.member import BUSY, FREE, LEASED, NEVER, QUARANTINED, TRIAL, Limits, Member
 from actors.router.occupancy import Carried, Key
 from actors.router.policy import Everybody, Policy
-from transport.errors import CallHomeError, RemoteProtocolError
+from transport.errors import CallHomeError
 
 #: Workers that an error names.
 _NAMED: Final = 8
@@ -241,17 +241,11 @@ class Pool:
         """Those that have failed the request before. One that had no room may have it again: it is
         a candidate when it has.
         """
-        failed = set()
-        for each in route.avoid:
-            if len(each) != 2 or not isinstance(each[0], int):
-                raise RemoteProtocolError(
-                    f"{self.endpoint}: what a stream avoids is named by instance and error code"
-                )
-            instance, code = each[0], str(each[1])
-            self._told(instance, code)
-            if code != OVERLOADED and instance in self.members:
-                failed.add(instance)
-        return failed
+        return {
+            instance
+            for instance, code in failures(self.endpoint, route)
+            if code != OVERLOADED and instance in self.members
+        }
 
     def _pinned(self, instance: int) -> Carried:
         member = self.members.get(instance)
@@ -266,10 +260,12 @@ class Pool:
             )
         return member.carried
 
-    def _told(self, instance: int, code: str) -> None:
-        """A home says that a worker has failed its request. What this router has seen itself a
-        moment ago it need not hear twice.
+    def told(self, route: Route) -> None:
+        """Once for each Open that comes of an attempt which has failed: its home says who failed
+        it. That counts against the newest alone, of the others there was word before; and not at
+        all where this router has seen as much a moment ago. Raises RemoteProtocolError.
         """
+        instance, code = failures(self.endpoint, route)[-1]
         member, now = self.members.get(instance), self._clock()
         if member is None:
             return
@@ -281,21 +277,19 @@ class Pool:
 
     def none(self, open: Open) -> CallHomeError:
         """Why nobody is left for a stream."""
-        avoid = open.route.avoid if open.route is not None else ()
-        failed = {each[0] for each in avoid if each[1] != OVERLOADED}
-        if self.members and not failed:
-            return AllBusy(f"{self.endpoint}: {self.busy_words()}")
-        left = [each for each in self.members.values() if each.carried.instance not in failed]
-        if left:
-            return AllBusy(f"{self.endpoint}: {self.busy_words(left)}")
+        failed = self._avoided(open.route) if open.route is not None else ()
+        if len(failed) < len(self.members):
+            return AllBusy(f"{self.endpoint}: {self.busy_words(failed)}")
         if not self.members:
             return NoWorkers(f"no worker of endpoint {self.endpoint!r} is there any more")
         who = f"all {len(self.members)} workers" if len(self.members) > 1 else "the one worker"
         return NoWorkers(f"{who} of {self.endpoint} failed this request before; try again later")
 
-    def busy_words(self, members: Iterable[Member] | None = None) -> str:
-        """How many workers there are and why none of them is free."""
-        states = self._states if members is None else Counter(each.shown for each in members)
+    def busy_words(self, failed: Collection[int] = ()) -> str:
+        """How many workers there are without those that ``failed``, and why none takes a stream."""
+        states = self._states
+        if failed:
+            states = states - Counter(self.members[each].shown for each in failed)
         count = states.total()
         limits = []
         if self.limits.streams is not None:
@@ -303,17 +297,21 @@ class Pool:
         if self.limits.fraction is not None:
             limits.append(f"busy_fraction={self.limits.fraction:g}")
         words = {
+            FREE: "free for others",
             BUSY: f"at the limit ({', '.join(limits)})",
             LEASED: "refused a stream for want of room a moment ago",
             QUARANTINED: "in quarantine after a fault",
             TRIAL: "on trial after a fault",
         }
         told = [f"{states[each]} {text}" for each, text in words.items() if states[each]]
-        who = "its one worker is" if count == 1 else f"all {count} workers are"
+        who = "its one worker is busy" if count == 1 else f"all {count} workers are busy"
+        if states[FREE]:
+            who = "its one worker" if count == 1 else f"none of its {count} workers"
+            who += " does not take this stream" if count == 1 else " takes this stream"
         ways = ["try again later", "add replicas or capacity", "raise the limits (callhome busy)"]
         if not self.limits.queue:
             ways.append("give the router a queue")
-        return f"{who} busy ({'; '.join(told)}); {', '.join(ways[:-1])}, or {ways[-1]}"
+        return f"{who} ({'; '.join(told)}); {', '.join(ways[:-1])}, or {ways[-1]}"
 
     # What became of streams.
 

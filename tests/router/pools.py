@@ -68,6 +68,8 @@ class Rig:
     def send(self, **route: Any) -> tuple[Carried, Key]:
         """Choose and book in one step."""
         m = self.open(**route)
+        if m.route is not None and m.route.avoid:
+            self.pool.told(m.route)
         worker = self.pool.choose(m)
         self.occupancy.book(worker, HOME, m.stream)
         return worker, (HOME.incarnation, m.stream)

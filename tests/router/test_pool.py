@@ -12,7 +12,6 @@ from actors.errors import AllBusy, NoWorkers, Overloaded, Unsupported, WorkerUna
 from actors.router.member import BUSY, FREE, QUARANTINED, TRIAL, Limits
 from actors.router.policy import MODES
 from tests.router.pools import Rig
-from transport.errors import RemoteProtocolError
 
 CHOOSING = [each for each in MODES if each != "direct"]
 
@@ -285,54 +284,6 @@ def test_one_that_rests_is_tried_when_all_others_are_busy() -> None:
     assert rig.send()[0].instance == 1
     with pytest.raises(AllBusy, match=r"1 at the limit .*; 1 on trial after a fault"):
         rig.send()
-
-
-# What a stream asks of the choice.
-
-
-def test_a_stream_avoids_those_that_failed_it() -> None:
-    rig = Rig(3)
-    route = {"avoid": [[1, "connection.lost"], [2, "connection.peer"]]}
-    assert {rig.send(**route)[0].instance for _ in range(10)} == {3}
-    assert rig.pool.members[1].state == QUARANTINED
-    with pytest.raises(NoWorkers, match=r"all 3 workers of t\.e\.go failed this request before"):
-        rig.send(avoid=[[each, "connection.lost"] for each in (1, 2, 3)])
-    assert rig.pool.free == 1
-
-
-def test_a_stream_comes_back_to_one_that_had_no_room_when_it_has() -> None:
-    rig = Rig(1, capacity=2)
-    with pytest.raises(AllBusy):
-        rig.send(avoid=[[1, "overloaded"]])
-    rig.pass_time(1.1)
-    assert rig.send(avoid=[[9, "overloaded"]])[0].instance == 1
-
-
-def test_what_this_router_has_seen_itself_is_not_counted_twice() -> None:
-    rig = Rig(2)
-    _, key = rig.send(instance=1)
-    rig.end(rig.workers[0], key, "connection.lost")
-    rig.pass_time(5.0)
-    rig.send(avoid=[[1, "connection.lost"]])
-    assert rig.pool.faults.due(1)
-
-
-def test_a_pinned_stream_goes_to_its_worker_whatever_it_is() -> None:
-    rig = Rig(2, limits=Limits(streams=1))
-    rig.send(instance=1)
-    assert rig.send(instance=1)[0].instance == 1
-    assert rig.workers[0].permits == 2
-    with pytest.raises(WorkerUnavailable, match=r"there are: 1, 2 .instance= names") as caught:
-        rig.send(instance=5)
-    assert caught.value.details["pinned"] == "yes"
-
-
-@pytest.mark.parametrize("avoid", [[[1]], [["1", "x"]], [[None, "x"]], [[1, "x", 2]]])
-def test_an_avoid_list_that_is_none_is_an_error_of_that_stream(avoid: list[list[object]]) -> None:
-    rig = Rig(2)
-    with pytest.raises(RemoteProtocolError):
-        rig.send(avoid=avoid)
-    assert rig.send()
 
 
 def test_a_worker_that_leaves_is_neither_chosen_nor_heard() -> None:
