@@ -28,6 +28,8 @@ Place = int | tuple[int, str]
 #: Streams of others that are taken to be on the way for one of this router's. More would be nearer
 #: to the truth where many routers send, and further from it where the others only hold streams.
 _RIVALS = 3
+#: Bits of the last eight reports.
+_RECENT = 0xFF
 
 
 class Carried:
@@ -36,6 +38,7 @@ class Carried:
     __slots__ = (
         "capacity",
         "in_flight",
+        "moves",
         "others",
         "place",
         "queued",
@@ -63,6 +66,8 @@ class Carried:
         self.in_flight = 0
         self.queued = 0
         self.others = 0
+        #: A bit for each of the last reports, set where ``others`` had changed.
+        self.moves = 0
         #: Streams that this router has sent since then, as far as the worker has told.
         self.unseen = 0
         #: Called when the load may have changed; set by whoever keeps workers in order of it.
@@ -91,13 +96,18 @@ class Carried:
 
         Other routers have seen the same load since the worker has told it, and choose as this one
         does: for each of its own streams that are on the way there are as many of theirs as they
-        have there already for each of its own, but for what is more than ``_RIVALS``. Without that,
-        all of them fill the same gap.
+        have there already for each of its own, at most ``_RIVALS``, and not more than they have.
+        Without that, all of them fill the same gap. Others who neither send nor end anything are
+        left as they are.
         """
-        others, own, unseen = self.others, self.sent - self.settled, self.unseen
-        if unseen and others > 0 < own:
-            return others + own + min(others * min(unseen, own) // own, _RIVALS * unseen)
-        return others + own
+        own = self.sent - self.settled
+        if not self.unseen or not self.moves or self.others <= 0:
+            return self.others + own
+        told = own - self.unseen
+        if told <= 0:
+            return self.others + own  # nothing to compare them by
+        coming = self.unseen * min(self.others, _RIVALS * told) // told
+        return self.others + own + min(coming, self.others)
 
     @property
     def device(self) -> str:
@@ -107,6 +117,11 @@ class Carried:
     def permits(self) -> int:
         """Streams that this router has sent and that have not settled."""
         return self.sent - self.settled
+
+    def told(self, others: int, unseen: int) -> None:
+        """The worker has told what it carries for others, and so how many have not come there."""
+        self.moves = (self.moves << 1 | (others != self.others)) & _RECENT
+        self.others, self.unseen = others, unseen
 
     def changed(self) -> None:
         """The load may be another now: tell whoever minds."""
@@ -209,8 +224,7 @@ class Occupancy:
             worker.capacity = report.capacity
             worker.settled = report.settled
             own = report.opened - report.settled
-            worker.others = report.in_flight + report.queued - own
-            worker.unseen = worker.sent - report.opened
+            worker.told(report.in_flight + report.queued - own, worker.sent - report.opened)
             worker.changed()
         settled: list[tuple[Key, str]] = []
         for each in report.ended:
@@ -232,14 +246,14 @@ class Occupancy:
             return False
         worker.seq = seq
         worker.in_flight, worker.queued, worker.capacity = in_flight, queued, capacity
-        worker.others = max(0, in_flight + queued - yours)
-        worker.unseen = max(0, worker.permits - yours)
+        worker.told(max(0, in_flight + queued - yours), max(0, worker.permits - yours))
         worker.changed()
         return True
 
     def unhear(self, worker: Carried) -> None:
         """Nobody tells of the worker any more, or it begins anew: what was told is void."""
-        worker.seq = worker.in_flight = worker.queued = worker.others = worker.unseen = 0
+        worker.seq = worker.in_flight = worker.queued = 0
+        worker.others = worker.unseen = worker.moves = 0
         worker.changed()
 
     def _settle(self, key: Key) -> Carried | None:

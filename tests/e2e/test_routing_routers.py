@@ -77,12 +77,11 @@ async def test_routers_count_what_the_others_have_sent(road: str) -> None:
     ):
         one, other = sorted(each.instance for each in watcher.records() if each.endpoint == HELD)
 
-        async def seen(client: Through, *loads: int, off: int = 0) -> None:
+        async def seen(client: Through, *loads: int) -> None:
             async def check() -> bool:
                 workers = (await inspect(client, client.through))["workers"]
                 found = {each["instance"]: each["load"] for each in workers}
-                wrong = [found.get(one, 99) - loads[0], found.get(other, 99) - loads[1]]
-                return bool(sum(wrong) == 0 and max(map(abs, wrong)) <= off)
+                return (found.get(one), found.get(other)) == loads
 
             await wait_until(check, what=f"router {client.through} sees {loads}")
 
@@ -93,14 +92,13 @@ async def test_routers_count_what_the_others_have_sent(road: str) -> None:
             assert len({await second.call(HELD, {}) for _ in range(20)}) == 1
             calls = [second.call(HELD, {"hold": 1}) for _ in range(30)]
             held += [asyncio.create_task(each) for each in calls]
-            # Before it is told otherwise, a router takes it that others go on sending as it does.
-            await seen(first, 25, 25, off=4)
-            await seen(second, 25, 25, off=4)
+            await seen(first, 25, 25)
+            await seen(second, 25, 25)
         finally:
             for each in (one, other):
                 await first.call(HELD, {"release": 1}, instance=each)
             answers = await asyncio.wait_for(asyncio.gather(*held), PATIENCE)
-        assert max(Counter(answers).values()) <= 29
+        assert sorted(Counter(answers).values()) == [25, 25]
         await seen(first, 0, 0)
         await seen(second, 0, 0)
 

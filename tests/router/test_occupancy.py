@@ -60,36 +60,57 @@ def test_a_booking_counts_at_once_and_once_after_the_engine_has_seen_it() -> Non
 def test_others_are_expected_to_choose_as_this_router_does() -> None:
     """Until the worker tells of it: four routers would all fill the same gap."""
     occupancy, worker = one()
-    occupancy.book(worker, HOME, 1)
-    assert worker.expected == worker.load == 1  # nobody else is there
-    occupancy.report(report(1, in_flight=4, opened=1))
-    assert (worker.expected, worker.load) == (4, 4)
-    occupancy.book(worker, HOME, 2)
-    # Others have three there for the one that this router had: they send with it.
-    assert (worker.expected, worker.load) == (5 + 3 // 2, 5)
+    for number in (1, 2):
+        occupancy.book(worker, HOME, number)
+    assert worker.expected == worker.load == 2  # nobody else is there
+    occupancy.report(report(1, in_flight=5, opened=2))
+    assert (worker.expected, worker.load) == (5, 5)
     occupancy.book(worker, HOME, 3)
-    assert (worker.expected, worker.load) == (6 + 3 * 2 // 3, 6)
-    occupancy.unbook(HOME, 3)
-    assert (worker.expected, worker.load) == (6, 5)
-    occupancy.report(report(2, in_flight=8, opened=2))
-    assert (worker.expected, worker.load) == (8, 8)
+    # Others have three there for the two that this router had: they send with it.
+    assert (worker.expected, worker.load) == (6 + 3 // 2, 6)
+    occupancy.book(worker, HOME, 4)
+    assert (worker.expected, worker.load) == (7 + 3, 7)
+    occupancy.book(worker, HOME, 5)
+    assert (worker.expected, worker.load) == (8 + 3, 8)  # never more than they have there
+    occupancy.unbook(HOME, 5)
+    occupancy.report(report(2, in_flight=9, opened=4))
+    assert (worker.expected, worker.load) == (9, 9)
 
 
-def test_what_is_expected_of_others_has_bounds() -> None:
-    """What they have there already, and three for one."""
+def test_others_who_only_stay_are_not_expected_to_send() -> None:
+    occupancy, worker = one()
+    occupancy.book(worker, HOME, 1)
+    occupancy.report(report(1, in_flight=100, opened=1))
+    occupancy.book(worker, HOME, 2)
+    assert worker.expected == worker.load + 3  # of 99 for one
+    for seq in range(2, 10):
+        occupancy.report(report(seq, in_flight=99 + seq, opened=seq))
+        occupancy.book(worker, HOME, 1 + seq)
+    assert worker.expected == worker.load
+    occupancy.report(report(10, in_flight=108, opened=10))
+    occupancy.book(worker, HOME, 12)
+    assert worker.expected > worker.load  # one of theirs has ended
+
+
+def test_who_has_nothing_there_cannot_compare_and_expects_nothing() -> None:
     occupancy, worker = one()
     occupancy.report(report(1, in_flight=10))
     for number in range(1, 50):
         occupancy.book(worker, HOME, number)
-        assert worker.expected == worker.load + min(10, 3 * number)
+        assert worker.expected == worker.load
+
+
+def test_what_an_ingress_tells_is_compared_in_the_same_way() -> None:
+    occupancy = Occupancy()
     far = occupancy.add(record(1, via="h:1/x"))
-    occupancy.book(far, HOME, 99)
-    occupancy.hear(far, 1, 6, 0, 4, 0)
+    for number in (1, 2):
+        occupancy.book(far, HOME, number)
+    occupancy.hear(far, 1, 6, 0, 4, 1)
     assert (far.load, far.expected) == (7, 10)  # the one booking is still on the way
-    occupancy.hear(far, 2, 7, 0, 4, 1)
+    occupancy.hear(far, 2, 7, 0, 4, 2)
     assert (far.load, far.expected) == (7, 7)
     occupancy.unhear(far)
-    assert (far.load, far.expected) == (1, 1)
+    assert (far.load, far.expected) == (2, 2)
 
 
 def test_what_other_routers_send_is_load_and_no_permit() -> None:
