@@ -1,7 +1,8 @@
 """Who waits for a worker, in which order: a bounded line for each endpoint of a router.
 
 Pure. The larger priority goes first, among equals who came first. When the lines are full together,
-the one that came last of those with the least priority leaves.
+the one that came last of those with the least priority leaves; among equals, a long line makes room
+for a shorter one, so that a crowd at one endpoint keeps nobody from another.
 """
 
 from __future__ import annotations
@@ -16,13 +17,61 @@ _T = TypeVar("_T")
 class _Place(Generic[_T]):
     """One place in a line."""
 
-    __slots__ = ("endpoint", "item", "number", "priority")
+    __slots__ = ("item", "line", "number", "priority")
 
-    def __init__(self, endpoint: str, priority: int, number: int, item: _T) -> None:
-        self.endpoint = endpoint
+    def __init__(self, line: _Line[_T], priority: int, number: int, item: _T) -> None:
+        self.line = line
         self.priority = priority
         self.number = number
         self.item: _T | None = item
+
+
+#: Places in the order that the two numbers give.
+_Heap = list[tuple[int, int, _Place[_T]]]
+
+
+class _Line(Generic[_T]):
+    """The line of one endpoint."""
+
+    __slots__ = ("count", "endpoint", "going", "leaving")
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        #: How many stand in it.
+        self.count = 0
+        #: All of them twice: the next one first, and the first to lose its place first. Places that
+        #: were left stay until they come up or are too many.
+        self.going: _Heap[_T] = []
+        self.leaving: _Heap[_T] = []
+
+    def put(self, place: _Place[_T]) -> None:
+        self.count += 1
+        heappush(self.going, (-place.priority, place.number, place))
+        heappush(self.leaving, (place.priority, -place.number, place))
+
+    def left(self) -> None:
+        """Somebody has given up his place."""
+        self.count -= 1
+        if max(len(self.going), len(self.leaving)) > 2 * self.count + 64:
+            for heap in (self.going, self.leaving):
+                heap[:] = [each for each in heap if each[2].item is not None]
+                heapify(heap)
+
+    def next(self) -> _T:
+        """Who goes first; there is somebody."""
+        return _top(self.going)[1]
+
+    def last(self) -> _Place[_T]:
+        """Who loses his place first; there is somebody."""
+        return _top(self.leaving)[0]
+
+
+def _top(heap: _Heap[_T]) -> tuple[_Place[_T], _T]:
+    while True:
+        place = heap[0][2]
+        if place.item is not None:
+            return place, place.item
+        heappop(heap)
 
 
 class Lines(Generic[_T]):
@@ -32,10 +81,8 @@ class Lines(Generic[_T]):
         self._limit = limit
         self._number = 0
         self._places: dict[_T, _Place[_T]] = {}
-        #: Of each endpoint a heap, the next one first; and all places, the first to leave first.
-        #: Places that were left stay until they come up or are too many.
-        self._lines: dict[str, list[tuple[int, int, _Place[_T]]]] = {}
-        self._losers: list[tuple[int, int, _Place[_T]]] = []
+        #: Lines in which somebody stands.
+        self._lines: dict[str, _Line[_T]] = {}
 
     def __len__(self) -> int:
         return len(self._places)
@@ -47,38 +94,35 @@ class Lines(Generic[_T]):
         """Line up; who has no place for it now, which may be the newcomer itself."""
         loser = None
         if len(self._places) >= self._limit:
-            last = self._last()
-            if last is None or last.priority >= priority:
+            place = self._loser(endpoint, priority)
+            if place is None or place.item is None:
                 return item
-            loser = last.item
-            if loser is not None:
-                self.leave(loser)
+            loser = place.item
+            self.leave(loser)
+        line = self._lines.get(endpoint)
+        if line is None:
+            line = self._lines[endpoint] = _Line(endpoint)
         self._number += 1
-        place = self._places[item] = _Place(endpoint, priority, self._number, item)
-        heappush(self._lines.setdefault(endpoint, []), (-priority, self._number, place))
-        heappush(self._losers, (priority, -self._number, place))
+        place = self._places[item] = _Place(line, priority, self._number, item)
+        line.put(place)
         return loser
 
     def next(self, endpoint: str) -> _T | None:
         """Who goes first; he stays in the line."""
         line = self._lines.get(endpoint)
-        while line:
-            item = line[0][2].item
-            if item is not None:
-                return item
-            heappop(line)
-        self._lines.pop(endpoint, None)
-        return None
+        return None if line is None else line.next()
 
     def waiting(self, endpoint: str) -> bool:
         """Whether anybody stands in the line."""
-        return endpoint in self._lines and self.next(endpoint) is not None
+        return endpoint in self._lines
 
     def ordered(self, endpoint: str) -> Iterator[_T]:
         """All who stand in the line, as they would go; the line may change meanwhile."""
-        for _, _, place in sorted(self._lines.get(endpoint, ()), key=lambda each: each[:2]):
-            if place.item is not None:
-                yield place.item
+        line = self._lines.get(endpoint)
+        if line is not None:
+            for _, _, place in sorted(line.going, key=lambda each: each[:2]):
+                if place.item is not None:
+                    yield place.item
 
     def leave(self, item: _T) -> bool:
         """Give a place up; False for who has none."""
@@ -86,25 +130,22 @@ class Lines(Generic[_T]):
         if place is None:
             return False
         place.item = None
-        if len(self._losers) > 2 * len(self._places) + 64:
-            self._sweep()
+        place.line.left()
+        if not place.line.count:
+            del self._lines[place.line.endpoint]
         return True
 
-    def _last(self) -> _Place[_T] | None:
-        while self._losers:
-            place = self._losers[0][2]
-            if place.item is not None:
-                return place
-            heappop(self._losers)
-        return None
-
-    def _sweep(self) -> None:
-        self._losers = [each for each in self._losers if each[2].item is not None]
-        heapify(self._losers)
-        for endpoint, line in list(self._lines.items()):
-            left = [each for each in line if each[2].item is not None]
-            if left:
-                heapify(left)
-                self._lines[endpoint] = left
-            else:
-                del self._lines[endpoint]
+    def _loser(self, endpoint: str, priority: int) -> _Place[_T] | None:
+        """Who makes room for a newcomer; None: nobody."""
+        lasts = [line.last() for line in self._lines.values()]
+        if not lasts:
+            return None
+        last = min(lasts, key=lambda each: (each.priority, -each.number))
+        if last.priority != priority:
+            return last if last.priority < priority else None
+        longest = max(
+            (each for each in lasts if each.priority == priority), key=lambda each: each.line.count
+        )
+        own = self._lines.get(endpoint)
+        shorter = (0 if own is None else own.count) + 1 < longest.line.count
+        return longest if shorter else None

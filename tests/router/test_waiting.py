@@ -48,6 +48,31 @@ def test_when_it_is_full_the_youngest_of_the_least_priority_leaves() -> None:
     assert taken(lines, "b") == ["vip"]
 
 
+def test_a_crowd_at_one_endpoint_makes_room_for_another() -> None:
+    lines: Lines[str] = Lines(6)
+    for number in range(6):
+        lines.put("a", 0, f"a{number}")
+    assert lines.put("a", 0, "a6") == "a6"
+    assert [lines.put("b", 0, f"b{number}") for number in range(4)] == ["a5", "a4", "a3", "b3"]
+    assert lines.put("a", 0, "a7") == "a7"  # as long as each other: nobody takes it from nobody
+    assert lines.put("c", 0, "c0") in ("a2", "b2")
+    assert lines.put("d", -1, "d0") == "d0"  # the least goes without a place all the same
+    assert lines.put("b", 5, "vip") == "c0"
+    assert taken(lines, "a")[:2] == ["a0", "a1"]
+    assert taken(lines, "b")[:3] == ["vip", "b0", "b1"]
+
+
+def test_who_is_in_more_of_a_hurry_makes_no_room_for_a_shorter_line() -> None:
+    lines: Lines[str] = Lines(4)
+    for name, endpoint, priority in [
+        ("a0", "a", 5), ("a1", "a", 5), ("a2", "a", 5), ("b0", "b", 0)
+    ]:  # fmt: skip
+        lines.put(endpoint, priority, name)
+    assert lines.put("c", 0, "c0") == "c0"
+    assert lines.put("c", 5, "c1") == "b0"
+    assert lines.put("c", 5, "c2") == "a2"
+
+
 def test_who_leaves_has_no_place_any_more() -> None:
     lines: Lines[str] = Lines(2)
     lines.put("a", 0, "one")
@@ -85,5 +110,5 @@ def test_a_random_walk_agrees_with_a_plain_list_and_stays_small() -> None:
             assert lines.leave(gone[1])
         assert lines.next("a") == (min(plain)[1] if plain else None)
         assert len(lines) == len(plain)
-    assert len(lines._losers) <= 2 * 20 + 65
-    assert sum(map(len, lines._lines.values())) <= 2 * 20 + 65 + 20
+        for line in lines._lines.values():
+            assert max(len(line.going), len(line.leaving)) <= 2 * len(plain) + 65
