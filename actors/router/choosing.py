@@ -17,6 +17,7 @@ from actors.errors import AllBusy, CallHomeError, DeadlineExceeded
 from actors.kernel.runtime import Runtime
 from actors.messages import End, Open, Record, Route
 from actors.metrics import Counters
+from actors.router.asks import Ask
 from actors.router.custom import UserPolicy
 from actors.router.dispatch import StreamingDispatch, too_large
 from actors.router.faults import FAULTS, OVERLOADED, SILENT, code_of
@@ -59,14 +60,14 @@ class Choosing:
         self._plane = plane
         self._knowledge = knowledge
         self._user = user
-        self.held = HeldStreams(plane, self._is_ready, self.route, knowledge.nobody)
+        self.held = HeldStreams(plane, self._is_ready, self.route, self._late)
         self.queue: RouterQueue | None = None
         if options.queue:
-            self.queue = RouterQueue(plane, options.queue, options.queue_timeout, self._again)
+            self.queue = RouterQueue(
+                plane, options.queue, options.queue_timeout, self._again, self.refused
+            )
         #: Not every choice is made at once.
         self._waits = self.queue is not None or user is not None
-        #: Pools for which somebody out of the line is being chosen for by the user's policy.
-        self._asked: set[str] = set()
         #: What streams go by, and what this router's own do; set before the first one comes.
         self.dispatch: StreamingDispatch
         self.standard: StreamingDispatch
@@ -102,7 +103,7 @@ class Choosing:
             raise RemoteProtocolError(f"stream {m.stream} of {m.home} was opened twice")
         pinned = m.route is not None and m.route.instance
         try:
-            if self.queue is not None and not pinned and self.queue.waiting(m.target):
+            if self.queue is not None and not pinned and self.queue.closed(pool):
                 self.queue.put(m, pool)
             elif self._user is not None and not pinned:
                 self._ask(self._user, pool, m)
@@ -128,59 +129,79 @@ class Choosing:
         self.queue.put(m, pool)
 
     def _again(self, relay: Queued) -> bool:
-        """Somebody is free for a stream that stands in the line, or was a moment ago."""
-        pool, m = relay.pool, relay.resumed()
-        queue = self.queue
-        assert queue is not None
+        """Somebody is free. A stream goes out of the line as soon as somebody was chosen for it, or
+        it failed; else it keeps its place, and others may be tried.
+        """
         try:
             if self._user is not None:
-                if pool.endpoint in self._asked:
-                    return False
-                self._asked.add(pool.endpoint)
-            else:
-                worker = pool.pick(m)
-                if worker is None:
-                    return True
-            queue.left(relay)
-            self._plane.undo(relay)
-            if self._user is not None:
-                self._ask(self._user, pool, m)
-            else:
-                self._book(m, cast(Carried, worker))
+                return self._ask_again(self._user, relay)
+            worker = relay.pool.pick(relay.open)
+            if worker is not None:
+                self._leave(relay)
+                self._book(relay.resumed(), worker)
         except CallHomeError as error:
-            queue.left(relay)
-            self._plane.undo(relay)
-            self.refuse(m, error)
+            self._leave(relay)
+            self.refuse(relay.open, error)
         return True
+
+    def _leave(self, relay: Queued) -> None:
+        assert self.queue is not None
+        self.queue.left(relay)
+        if not relay.over:
+            self._plane.undo(relay)
+
+    def _ask_again(self, user: UserPolicy, relay: Queued) -> bool:
+        """As ``_again``, one after the other: what is chosen for one is seen by the next."""
+        queue, pool = self.queue, relay.pool
+        assert queue is not None
+        if queue.choosing(pool.endpoint):
+            return False
+        candidates = pool.candidates(relay.open)
+        if not candidates:
+            return True
+        queue.choose(user, relay, candidates, partial(self._answered_again, relay))
+        return False
+
+    def _answered_again(self, relay: Queued, found: Worker | CallHomeError | None) -> None:
+        assert self.queue is not None
+        self.queue.chosen(relay)
+        pool, m = relay.pool, relay.resumed()
+        if isinstance(found, CallHomeError):
+            self._leave(relay)
+            self.refuse(m, found)
+        elif found is not None and (worker := _there(pool, found)) is not None:
+            self._leave(relay)
+            self._book(m, cast(Carried, pool.chosen(m, worker)))
+        # Else whoever it could have had is gone.
+        if pool.free:
+            self.freed(pool)
 
     def _ask(self, user: UserPolicy, pool: Pool, m: Open) -> None:
         """Have the user's policy choose; the stream waits for that."""
         candidates = pool.candidates(m)
         if not candidates:
-            self._asked.discard(pool.endpoint)
             self._line_up(m, pool)
             return
-        relay = _Asking(self._plane, m)
+        relay = _Asking(self, self._plane, m)
         self._plane.begin(relay)
         relay.await_until(math.inf if m.remaining is None else m.remaining)
-        user.ask(m, candidates, partial(self._answered, pool, relay))
+        try:
+            relay.ask = user.ask(m, candidates, partial(self._answered, pool, relay))
+        except BaseException:
+            if not relay.over:
+                self._plane.undo(relay)
+            raise
 
     def _answered(self, pool: Pool, relay: _Asking, found: Worker | CallHomeError | None) -> None:
-        self._asked.discard(pool.endpoint)
-        if not relay.over:
-            self._plane.undo(relay)
-            self._take(relay.resumed(), pool, found)
-        if pool.free:
-            self.freed(pool)
-
-    def _take(self, m: Open, pool: Pool, found: Worker | CallHomeError | None) -> None:
+        self._plane.undo(relay)
+        m = relay.resumed()
         try:
             if found is None:
                 self._line_up(m, pool)
             elif isinstance(found, CallHomeError):
                 self.refuse(m, found)
-            elif (member := pool.members.get(found.instance)) and member.carried is found:
-                self._book(m, cast(Carried, pool.chosen(m, member.carried)))
+            elif (worker := _there(pool, found)) is not None:
+                self._book(m, cast(Carried, pool.chosen(m, worker)))
             else:
                 self.route(m)  # it left while it was being chosen
         except CallHomeError as error:
@@ -283,21 +304,55 @@ class Choosing:
         pool = self._pools.get(target)
         return (pool is not None and bool(pool.members)) or not self._knowledge.is_early()
 
-    def refuse(self, m: Open, error: CallHomeError) -> None:
-        """Tell a home that its stream does not begin."""
+    def _late(self, target: str) -> CallHomeError:
+        """What a stream is told that has waited for somebody to be found."""
+        error = self._knowledge.nobody(target)
+        self.refused(error)
+        return error
+
+    def refused(self, error: CallHomeError) -> None:
+        """Count a stream that does not begin."""
         self._counters.refused += 1
         self._counters.failed(error)
+
+    def refuse(self, m: Open, error: CallHomeError) -> None:
+        """Tell a home that its stream does not begin."""
+        self.refused(error)
         self._runtime.port.send(m.home, End(m.stream, 0, to_wire(error)), size=512)
+
+
+def _there(pool: Pool, found: Worker) -> Carried | None:
+    """Who was chosen a moment ago; None: he has left."""
+    member = pool.members.get(found.instance)
+    return member.carried if member is not None and member.carried is found else None
 
 
 class _Asking(Waiting):
     """A stream for which the user's policy is choosing a worker."""
 
-    __slots__ = ()
+    __slots__ = ("_choosing", "ask")
 
-    def __init__(self, plane: Plane, message: Open) -> None:
+    def __init__(self, choosing: Choosing, plane: Plane, message: Open) -> None:
         nobody = Address(message.target, 0, 0, 0)
         super().__init__(plane, message, Record(0, nobody, "engine", message.target))
+        self._choosing = choosing
+        self.ask: Ask | None = None
+
+    def cancel(self, reason: str) -> None:
+        self._withdraw()
+        super().cancel(reason)
+
+    def finish(self, error: CallHomeError | None = None, total: int | None = None) -> None:
+        self._withdraw()
+        super().finish(error, total)
+
+    def _withdraw(self) -> None:
+        if self.ask is not None:
+            self.ask.withdraw()
+
+    def blame(self, error: CallHomeError) -> None:
+        """No worker has anything to do with it: the router has refused it."""
+        self._choosing.refused(error)
 
     def expired(self) -> CallHomeError:
         waited = time.monotonic() - self.since

@@ -14,13 +14,13 @@ import contextlib
 import inspect
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from actors.errors import CallHomeError, PolicyFailed, SpecError
 from actors.messages import Open
+from actors.router.asks import Ask, Asks, Done, priority_of
 from actors.router.loads import Worker
 from actors.router.options import Options
 
@@ -28,8 +28,6 @@ from actors.router.options import Options
 LIMIT: Final = 1.0
 #: Threads that may hang in the function at the same time.
 _HUNG: Final = 8
-#: Requests that may wait for their choice.
-_WAITING: Final = 4096
 
 
 class WorkerView(NamedTuple):
@@ -65,8 +63,6 @@ class RoutedRequest(NamedTuple):
 #: Returns one of the workers that it was shown, or that one's instance. The parameters are called
 #: by position.
 Function: TypeAlias = Callable[[Sequence[WorkerView], RoutedRequest], WorkerView | int]
-#: Gets who was chosen, why nobody was, or None: nobody was there to be chosen any more.
-Done: TypeAlias = Callable[[Worker | CallHomeError | None], None]
 
 
 class _Timer(Protocol):
@@ -116,19 +112,6 @@ def check_policy(function: object, name: str) -> None:
         signature.bind((), None)
     except TypeError as error:
         raise SpecError(f"policy: {name}{signature}: {error}; {expected}") from None
-
-
-class _Ask:
-    """One request that is to get a worker."""
-
-    __slots__ = ("done", "open", "shown", "workers")
-
-    def __init__(self, open: Open, workers: Sequence[Worker], done: Done) -> None:
-        self.open = open
-        self.workers = workers
-        self.done = done
-        #: What the function is shown, by instance.
-        self.shown: dict[int, Worker] = {}
 
 
 class _Raised:
@@ -189,7 +172,8 @@ class _Thread:
 
 
 class UserPolicy:
-    """Asks the user's function on behalf of a router, in the order in which requests came.
+    """Asks the user's function on behalf of a router: for the request with the largest priority,
+    among equals for the one that came first.
 
     Made by a router for all its endpoints. Raises SpecError for what is no such function.
     """
@@ -200,28 +184,34 @@ class UserPolicy:
         self._name = name
         self._limit = limit
         self._loop = loop
-        self._waiting: deque[_Ask] = deque()
+        self._waiting = Asks()
         self._thread: _Thread | None = None
         #: Threads that were given up and have not returned.
         self._hung: set[_Thread] = set()
-        self._now: _Ask | None = None
+        self._now: Ask | None = None
+        #: What the function was shown for it, by instance.
+        self._shown: dict[int, Worker] = {}
         self._timer: _Timer | None = None
         self._stepping = False
         self._closed = False
 
-    def ask(self, open: Open, workers: Sequence[Worker], done: Done) -> None:
+    def ask(self, open: Open, workers: Sequence[Worker], done: Done) -> Ask:
         """Have a worker chosen among ``workers``, who are looked at when it is this request's turn.
 
         ``done`` gets the worker, a PolicyFailed or None, on the loop; at once where there is
-        nothing to wait for.
+        nothing to wait for. Who does not want it any more withdraws the ask. Raises
+        RemoteProtocolError for a priority that is none.
         """
+        waiting = self._waiting
+        ask = Ask(waiting, open, workers, done)
         if self._closed:
-            done(self._failed("was not asked: the router stops"))
-        elif len(self._waiting) >= _WAITING:
-            done(self._failed(f"is too slow: {_WAITING} requests wait for it"))
-        else:
-            self._waiting.append(_Ask(open, workers, done))
+            ask.tell(self._failed("was not asked: the router stops"))
+        elif waiting.put(ask):
             self._step()
+        else:
+            held = f"{len(waiting)} requests of {waiting.bytes >> 20} MiB"
+            ask.tell(self._failed(f"is too slow: {held} wait for it"))
+        return ask
 
     def close(self) -> None:
         """Ask no more; those that wait fail. A call that hangs is left behind."""
@@ -230,11 +220,10 @@ class UserPolicy:
             self._timer.cancel()
         if self._thread is not None:
             self._thread.end()
-        asks = [*([self._now] if self._now else ()), *self._waiting]
-        self._now = self._thread = None
-        self._waiting.clear()
-        for ask in asks:
-            ask.done(self._failed("did not choose in time: the router stops"))
+        ask, self._now, self._thread = self._now or self._waiting.next(), None, None
+        while ask is not None:
+            ask.tell(self._failed("did not choose in time: the router stops"))
+            ask = self._waiting.next()
 
     def _step(self) -> None:
         """Begin what is next, unless a choice goes on. ``done`` may ask again: no deeper for it."""
@@ -242,45 +231,36 @@ class UserPolicy:
             return
         self._stepping = True
         try:
-            while self._waiting and self._now is None:
-                self._begin(self._waiting.popleft())
+            while self._now is None and (ask := self._waiting.next()) is not None:
+                self._begin(ask)
         finally:
             self._stepping = False
 
-    def _begin(self, ask: _Ask) -> None:
+    def _begin(self, ask: Ask) -> None:
         if len(self._hung) >= _HUNG:
-            ask.done(
+            ask.tell(
                 self._failed(
                     f"was not asked: {_HUNG} calls hang in it; it is asked again when one returns"
                 )
             )
             return
-        ask.shown = {worker.instance: worker for worker in ask.workers}
-        if not ask.shown:
-            ask.done(None)
+        shown = {worker.instance: worker for worker in ask.workers}
+        if not shown:
+            ask.tell(None)
             return
         try:
+            request = _request(ask)
             thread = self._thread or _Thread(self._function, self._name, self._from_thread)
-        except RuntimeError as error:
-            ask.done(self._failed(f"was not asked: {error}"))
+        except (RuntimeError, TypeError, ValueError) as error:
+            ask.tell(self._failed(f"was not asked: {error}"))
             return
-        self._thread, self._now = thread, ask
+        self._thread, self._now, self._shown = thread, ask, shown
         self._timer = self._loop.call_later(self._limit, self._late)
-        open = ask.open
-        thread.call(
-            [
-                WorkerView(each.instance, each.load, each.capacity, each.device, each.endpoint)
-                for each in ask.shown.values()
-            ],
-            RoutedRequest(
-                open.target,
-                open.request_id,
-                dict(open.metadata),
-                open.many,
-                len(open.payload) + sum(map(_size, open.handles)),
-                open.route.priority if open.route else 0,
-            ),
-        )
+        views = [
+            WorkerView(each.instance, each.load, each.capacity, each.device, each.endpoint)
+            for each in shown.values()
+        ]
+        thread.call(views, request)
 
     def _from_thread(self, thread: _Thread, answer: _Answer) -> None:
         try:
@@ -293,7 +273,7 @@ class UserPolicy:
             self._hung.discard(thread)
             thread.end()
         elif thread is self._thread and self._now is not None:
-            self._settle(self._chosen(self._now, answer))
+            self._settle(self._chosen(answer))
 
     def _late(self) -> None:
         """The call hangs: its thread is left to it, for a thread cannot be ended from outside."""
@@ -308,23 +288,36 @@ class UserPolicy:
             self._timer.cancel()
         try:
             if ask is not None:
-                ask.done(result)
+                ask.tell(result)
         finally:
             self._step()
 
-    def _chosen(self, ask: _Ask, answer: _Answer) -> Worker | CallHomeError:
+    def _chosen(self, answer: _Answer) -> Worker | CallHomeError:
         if isinstance(answer, _Raised):
             failed = self._failed(f"raised {answer.text}")
             failed.details["traceback"] = answer.traceback
             return failed
-        chosen = ask.shown.get(answer) if isinstance(answer, int) else None
+        chosen = self._shown.get(answer) if isinstance(answer, int) else None
         return chosen or self._failed(
-            f"returned {answer}; it is to return one of the {len(ask.shown)} workers that it was "
+            f"returned {answer}; it is to return one of the {len(self._shown)} workers that it was "
             "shown, or the instance of one"
         )
 
     def _failed(self, why: str) -> PolicyFailed:
         return PolicyFailed(f"policy {self._name} {why}")
+
+
+def _request(ask: Ask) -> RoutedRequest:
+    """What the function sees. Raises TypeError, ValueError for metadata that are none."""
+    open = ask.open
+    return RoutedRequest(
+        open.target,
+        open.request_id,
+        dict(open.metadata),
+        open.many,
+        ask.size + sum(map(_size, open.handles)),
+        priority_of(open),
+    )
 
 
 def _size(entry: object) -> int:

@@ -13,13 +13,14 @@ import pytest
 
 from actors.errors import CallHomeError, PolicyFailed, SpecError
 from actors.messages import Open, Route
-from actors.router import custom
+from actors.router import asks, custom
 from actors.router.custom import RoutedRequest, UserPolicy, WorkerView, load_policy
 from actors.router.loads import Worker
 from actors.router.options import Options
 from tests.router import policies
 from tests.router.choosing import Seen, request, seen
 from tests.waiting import PATIENCE, TICK, wait_until, wait_until_sync
+from transport.errors import RemoteProtocolError
 
 Result = Worker | CallHomeError | None
 MADE: list[UserPolicy] = []
@@ -180,13 +181,62 @@ async def test_when_too_many_hang_nobody_is_asked_until_one_returns(
 
 
 async def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(custom, "_WAITING", 2)
+    monkeypatch.setattr(asks, "MOST", 2)
     policy = made()
     results = [asked(policy, seen(0), told("hang")) for _ in range(4)]
     assert [result.done() for result in results] == [False, False, False, True]
-    assert "is too slow: 2 requests wait for it" in str(results[3].result())
+    assert "is too slow: 2 requests of 0 MiB wait for it" in str(results[3].result())
     policies.GO.set()
     await asyncio.gather(*results)
+
+
+async def test_no_more_bytes_than_so_many_wait_but_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asks, "BYTES", 100)
+    policy = made()
+    results = [asked(policy, seen(0), told("hang"))]
+    for size in (200, 1):  # what is larger than all that may wait may wait alone
+        results.append(asked(policy, seen(0), request(payload=b"x" * size)))
+    assert [result.done() for result in results] == [False, False, True]
+    policies.GO.set()
+    await asyncio.gather(*results)
+    assert isinstance(await asked(policy, seen(0), request(payload=b"x")), Seen)
+
+
+async def test_who_is_in_a_hurry_is_asked_for_first() -> None:
+    policy = made(policies.idlest)
+    results = []
+    for number, priority in enumerate([0, 0, 5, -1, 5]):
+        open = request()._replace(route=Route(priority=priority), request_id=str(number))
+        results.append(asked(policy, seen(0), open))
+    await asyncio.gather(*results)
+    assert [each.request_id for _, each in policies.SHOWN] == ["0", "2", "4", "1", "3"]
+
+
+async def test_what_was_withdrawn_is_not_asked_for_and_not_kept() -> None:
+    policy = made()
+    heard: list[Result] = []
+    first = policy.ask(told("hang"), seen(0), heard.append)
+    many = [policy.ask(request(payload=bytes(10)), seen(0), heard.append) for _ in range(1000)]
+    last = asked(policy, seen(0))
+    assert (len(policy._waiting), policy._waiting.bytes) == (1001, 10_000)
+    for ask in (*many, first, first, *many):
+        ask.withdraw()
+    assert (len(policy._waiting), policy._waiting.bytes) == (1, 0)
+    assert len(policy._waiting._heap) < 70
+    policies.GO.set()
+    assert isinstance(await last, Seen)
+    assert heard == []
+    made().ask(request(), [], heard.append).withdraw()  # it had its answer
+    assert heard == [None]
+
+
+async def test_a_request_that_cannot_be_shown_fails_alone() -> None:
+    policy = made()
+    wrong = request()._replace(metadata=7)  # type: ignore[arg-type]
+    assert "was not asked: " in str(await asked(policy, seen(0), wrong))
+    assert isinstance(await asked(policy, seen(0)), Seen)
+    with pytest.raises(RemoteProtocolError, match="priority"):
+        asked(policy, seen(0), request()._replace(route=Route(priority="high")))  # type: ignore[arg-type]
 
 
 async def test_closing_tells_those_that_wait_and_leaves_no_thread() -> None:

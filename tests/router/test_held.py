@@ -75,6 +75,7 @@ async def test_a_peer_that_does_not_answer_is_waited_for_and_named(tmp_path: Pat
             assert failed.value.retry
             with pytest.raises(NoWorkers, match=words):
                 await asked(here)  # not held again
+            assert here.actor.counters.refused == 2  # the one that has waited, too
             await wait_until(lambda: not here.permits and not here.actor._held._held)
 
 
