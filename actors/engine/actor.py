@@ -76,7 +76,8 @@ class EngineActor(Actor):
         self._in_flight = 0
         self._accounts: dict[int, _Account] = {}
         self._followers: dict[int, _Follower] = {}
-        #: Streams that run on behind an error item, and have settled for their router.
+        #: Streams that run on behind an error item, and have settled for their router, or behind a
+        #: kill, and count no more at the ingress that they came through.
         self._faulted: set[tuple[int, int]] = set()
         self._report_planned: asyncio.Handle | None = None
         self._reported = 0.0
@@ -195,6 +196,17 @@ class EngineActor(Actor):
         if account is not None:
             self._settle(account, stream, _ERROR_ITEM)
             self._changed(settled=True)
+
+    def killed(self, stream: Served) -> None:
+        """Its handler takes its time. An ingress has forgotten it, and gets no End: to it that is
+        a stream of others. A router's permit comes back when it has ended.
+        """
+        if stream.router is not None or stream.open.target != self.endpoint:
+            return
+        if stream.key not in self._faulted:
+            self._faulted.add(stream.key)
+            self._count(stream, -1)
+            self._changed()
 
     def _settle(self, account: _Account, stream: Served, code: str) -> None:
         account.settled += 1

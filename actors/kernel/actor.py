@@ -322,6 +322,9 @@ class ActorRole:
     def faulted(self, stream: Served) -> None:
         """Nothing to give back: actors have no permits."""
 
+    def killed(self, stream: Served) -> None:
+        """Nobody counts what goes on."""
+
     def gone(self, stream: Served) -> None:
         """Nothing to settle: actors have no permits."""
 

@@ -27,6 +27,9 @@ class Role(Protocol):
     def faulted(self, stream: Served) -> None:
         """The handler's next item is an error item; told before it leaves, and for each."""
 
+    def killed(self, stream: Served) -> None:
+        """Its home has killed the stream, whose handler has not ended yet."""
+
     def gone(self, stream: Served) -> None:
         """The stream has left the table; its handler, if it ever ran, has ended."""
 

@@ -248,6 +248,8 @@ class Serving:
             return
         if kill:
             stream.context.kill(reason)
+            if stream.key in self.streams:
+                self.role.killed(stream)
         else:
             stream.context.stop(reason)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -27,14 +28,21 @@ async def held(request: Any, ctx: Context) -> AsyncIterator[Any]:
         yield Annotated(error="broken")
     else:
         yield request
-    await GATE[-1].wait()
+    if request != "deaf":
+        await GATE[-1].wait()
+    while not GATE[-1].is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await GATE[-1].wait()
 
 
 @asynccontextmanager
 async def both(tmp_path: Path) -> AsyncIterator[tuple[Rig, MuxHome]]:
     GATE.append(asyncio.Event())
     async with rig(tmp_path) as at, mux_home(at.requester) as home:
-        yield at, home
+        try:
+            yield at, home
+        finally:
+            GATE[-1].set()
 
 
 def told(home: MuxHome, stream: int) -> list[Load]:
@@ -162,6 +170,26 @@ async def test_conformance_29_an_error_item_is_announced_and_counts_the_stream_o
         GATE[-1].set()
         await home.ended(late)
         await until(home, stream, lambda load: load[2:] == (0, 0, 64, 0), "both are gone")
+
+
+async def test_a_killed_stream_counts_until_its_handler_has_ended(tmp_path: Path) -> None:
+    """Not for the router that had sent it, which has let go of it: as one of others."""
+    async with both(tmp_path) as (at, home):
+        path = await at.engine(held, capacity=2)
+        early = await home.ask(path, "deaf")
+        await home.until(Items, early)
+        home.send(Kill(home.incarnation, early, "enough"))
+        await wait_until(lambda: not at.ingress.streams.table, what="the ingress has let go")
+        stream = home.open(OCCUPANCY)
+        await until(home, stream, lambda load: load[2:] == (1, 0, 2, 0), "killed before")
+        late = home.open(path, "deaf")
+        await home.until(Items, late)
+        for _ in range(2):
+            home.send(Kill(home.incarnation, late, "enough"))
+        await until(home, stream, lambda load: load[2:] == (2, 0, 2, 0), "killed while it is told")
+        assert at.engines[0].carries()["in_flight"] == 2
+        GATE[-1].set()
+        await until(home, stream, lambda load: load[2:] == (0, 0, 2, 0), "both are gone")
 
 
 async def test_the_loads_are_told_to_nodes_of_ours_alone(tmp_path: Path) -> None:
