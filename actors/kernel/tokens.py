@@ -25,21 +25,27 @@ def continue_tokens(request: Any, delivered: Sequence[Any]) -> Any:
     """The request whose answers are those that have not been delivered; None when none is left.
 
     What was delivered is appended to ``token_ids``; ``max_tokens`` and ``min_tokens``, there and in
-    ``stop_conditions``, shrink by as much. Raises LocalProtocolError for items that are no maps
-    with ``token_ids``.
+    ``stop_conditions``, shrink by as much. None is left behind an item with a ``finish_reason``,
+    unless others with tokens have come after it. Raises LocalProtocolError for items that are no
+    maps with ``token_ids``.
     """
     came: list[int] = []
+    finished = False
     for number, item in enumerate(delivered):
         data = item.data if type(item) is Annotated else item
         tokens = data.get("token_ids", ()) if isinstance(data, dict) else None
         if tokens is None and isinstance(data, dict):
-            continue
+            tokens = ()
         if not isinstance(tokens, tuple) and not _is_tokens(tokens):
             raise LocalProtocolError(
                 f"item {number} is no map with token_ids, so nobody knows how to go on behind it; "
                 "give resume=, a function of (request, delivered)"
             )
-        came += _listed(tokens)
+        listed = _listed(tokens)
+        came += listed
+        finished = data.get("finish_reason") is not None or (finished and not listed)
+    if finished:
+        return None
     new = {**request, "token_ids": _joined(request["token_ids"], came)}
     if not _shrink(new, len(came)):
         return None

@@ -70,6 +70,24 @@ def test_a_limit_that_is_used_up_leaves_nothing(limits: dict[str, Any]) -> None:
     assert continue_tokens({"token_ids": [1], **limits}, came[:1]) is not None
 
 
+@pytest.mark.parametrize(
+    ("items", "complete"),
+    [
+        ([{"token_ids": [2]}, {"token_ids": [3], "finish_reason": "stop"}], True),
+        ([{"token_ids": [2]}, {"token_ids": [], "finish_reason": "eos"}], True),
+        ([{"token_ids": [2]}, {"finish_reason": "stop"}], True),
+        ([{"token_ids": [2]}, Annotated({"token_ids": None, "finish_reason": "length"})], True),
+        ([{"token_ids": [2], "finish_reason": "stop"}, {"usage": 2}], True),
+        ([{"token_ids": [2], "finish_reason": "stop"}, {"token_ids": [], "usage": 2}], True),
+        ([{"token_ids": [2], "finish_reason": None}], False),
+        ([{"token_ids": [2], "finish_reason": "stop"}, {"token_ids": [3]}], False),
+    ],
+)
+def test_nothing_is_left_behind_a_finish_reason(items: list[Any], complete: bool) -> None:
+    request = {"token_ids": [1], "max_tokens": 100}
+    assert (continue_tokens(request, items) is None) == complete
+
+
 @pytest.mark.parametrize("item", ["text", 7, None, {"token_ids": "x"}, {"token_ids": [1.5]}])
 def test_items_without_tokens_cannot_be_continued(item: Any) -> None:
     with pytest.raises(LocalProtocolError, match=r"item 1 .*give resume="):
