@@ -39,7 +39,7 @@ def alive(address: Address) -> bool:
 class _Watch:
     """One process; several incarnations may live in it (``place="here"``).
 
-    ``fd`` is its pidfd, or -1 when it was found dead and only the barrier is left.
+    ``fd`` is its pidfd, or -1 when it has ended and only the barrier is left.
     """
 
     __slots__ = ("addresses", "fd", "rounds", "seen", "since")
@@ -143,6 +143,8 @@ class Peers:
     def _ended(self, key: tuple[int, int]) -> None:
         watch = self._watches[key]
         self._loop.remove_reader(watch.fd)
+        os.close(watch.fd)
+        watch.fd = -1  # what it has sent may still come, but nobody will read what it is sent
         watch.since = self._loop.time()
         self._settle(key)
 
@@ -160,8 +162,6 @@ class Peers:
         quiet = (drained and before == watch.seen) or watch.rounds > _SETTLE_ROUNDS
         explained = all(each in self._reasons for each in watch.addresses)
         if quiet and (explained or self._loop.time() - watch.since >= _WAIT_REASON):
-            if watch.fd >= 0:
-                os.close(watch.fd)
             del self._watches[key]
             for address in watch.addresses.values():
                 self._dead_now(address, self._reasons.pop(address.incarnation, ""))

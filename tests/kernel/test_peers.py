@@ -111,6 +111,19 @@ async def test_a_death_is_known_at_once(tmp_path: Path) -> None:
         assert watcher.told == ["its process is gone"]
 
 
+async def test_nothing_is_sent_to_one_that_has_ended_while_its_last_words_are_awaited(
+    tmp_path: Path,
+) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        assert watcher.peers.watch(sender.address)
+        os.kill(sender.address.pid, signal.SIGKILL)
+        await wait_until(lambda: watcher.told or not watcher.peers.watch(sender.address))
+        assert watcher.told == []
+        assert watcher.peers.death(sender.address) is None
+        await wait_until(lambda: watcher.told)
+        assert watcher.told == ["its process is gone"]
+
+
 async def test_the_word_of_the_node_is_the_reason(tmp_path: Path) -> None:
     async with watching(tmp_path) as (watcher, sender):
         watcher.peers.watch(sender.address)
