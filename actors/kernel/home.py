@@ -100,7 +100,7 @@ class Home:
         """
         runtime = self.runtime
         runtime.check_open()
-        if named and self.find(context.id) is not None:
+        if named and self.find(context.id) not in (None, context):
             raise LocalProtocolError(
                 f"request id {context.id!r} is in flight on this client; wait for its end "
                 "or choose another"
@@ -122,6 +122,7 @@ class Home:
             runtime.apply_hold()
         if named:
             self._by_id[context.id] = stream
+            self.between.sent(context)
         context.when_cancelled = lambda _: self._cancelled(stream)
         if context.stopped:
             self._cancelled(stream)
@@ -154,9 +155,8 @@ class Home:
         peers.note(m.peer)
         # Watched also for a stream that is forgotten: until it says otherwise, it holds our frames.
         if not peers.watch(m.peer) and (how := peers.death(m.peer)) is not None:
-            self._deaths.came_back(
-                m.stream, stream
-            )  # its barrier was passed: nothing of it follows
+            # Its barrier was passed: nothing of it follows.
+            self._deaths.came_back(m.stream, stream)
             if stream is not None:
                 error = PeerLost(f"{m.peer} died: {how}", **stream.worker(m.peer))
                 self.finish(stream, machine.LOST, error)
@@ -302,10 +302,11 @@ class Home:
             stream.in_handler = False
             self.handler_streams -= 1
             self.runtime.apply_hold()
+        stream.context.when_cancelled = None
         if self._by_id.get(stream.context.id) is stream:
             del self._by_id[stream.context.id]
+            self.between.broke(stream)
         stream.feed_batch.clear()
-        stream.context.when_cancelled = None
         stream.context.unlink()
         stream.wake()
         stream.wake_feed()

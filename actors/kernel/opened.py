@@ -174,6 +174,7 @@ class Opened:
     def settle(self) -> None:
         """There will be no further attempt: what was kept for one goes back."""
         self.settled = True
+        self.home.between.settled(self)
         self.home.runtime.links.settled(self.number)
 
     def taken(self, size: int) -> None:
