@@ -25,8 +25,8 @@ KIND_NAMES: Final = ("refused", "lost", "broken", "absent", "final")
 
 # How far the request was.
 FRESH: Final = 0  # nothing has been delivered yet
-RESUMED: Final = 1  # earlier attempts have delivered items, this one has none
-ONGOING: Final = 2  # this attempt has delivered items
+RESUMED: Final = 1  # earlier attempts have delivered items or taken some, this one has not
+ONGOING: Final = 2  # this attempt has
 PHASE_NAMES: Final = ("fresh", "resumed", "ongoing")
 
 # What to do.
@@ -72,6 +72,9 @@ _ABSENT: Final = frozenset({"no_workers", "all_busy"})
 #: As many as an id of 64 bits has.
 _DIGITS: Final = 20
 _LIMITS: Final = frozenset({"first", "gap", "prologue"})
+#: After a pause, too, the request does not go where it failed so: its handler may hang there
+#: still. One whose connection was lost is killed over there; whoever has refused has none.
+_HANGS: Final = "deadline"
 
 
 class Decision(NamedTuple):
@@ -123,6 +126,7 @@ class Session:
         "resumable",
         "retried",
         "retries",
+        "spoken",
     )
 
     def __init__(
@@ -136,6 +140,8 @@ class Session:
         self.resumable = resumable
         #: Items delivered by all attempts.
         self.delivered = 0
+        #: One of them has taken request items of a stream each way.
+        self.spoken = False
         #: Attempts that have failed.
         self.failures = 0
         #: The first failure since the last item: what the caller is told.
@@ -156,8 +162,10 @@ class Session:
         wants no more of it, if so.
         """
         kind = kind_of(error)
-        phase = ONGOING if delivered or spoken else RESUMED if self.delivered else FRESH
+        begun = self.delivered or self.spoken
+        phase = ONGOING if delivered or spoken else RESUMED if begun else FRESH
         self.delivered += delivered
+        self.spoken = self.spoken or spoken
         self.failures += 1
         if delivered:
             self._progress()
@@ -202,7 +210,7 @@ class Session:
             self.migrated += 1
         else:
             # After a pause all may have changed: whoever is there then is welcome.
-            self.avoid.clear()
+            self.avoid = {each: code for each, code in self.avoid.items() if code == _HANGS}
             pause = min(PAUSE * 2**self.pauses, LONGEST_PAUSE, self.patience_left)
             self.pauses += 1
             self.patience_left -= pause

@@ -241,6 +241,28 @@ def test_pauses_grow_and_end_and_begin_anew_behind_an_item() -> None:
     assert session.ended(NoWorkers("none"), 0) == (WAIT, None, PAUSE)
 
 
+def test_after_a_pause_only_those_are_avoided_where_the_handler_may_hang_still() -> None:
+    session = Session(3, 9, resumable=True)
+    session.ended(DeadlineExceeded("no first item", limit="first", instance="1"), 0)
+    session.ended(DeadlineExceeded("no call-back", sent="maybe", instance="2"), 0)
+    session.ended(ConnectionLost("cut", instance="3"), 0)
+    session.ended(Overloaded("full", instance="4"), 0)
+    session.ended(PeerLost("killed", instance="5"), 0)
+    assert list(session.avoid) == [1, 2, 3, 4, 5]
+    for _ in range(3):
+        assert session.ended(NoWorkers("each has failed it"), 0).step == WAIT
+        assert session.avoid == {1: "deadline", 2: "deadline"}
+
+
+def test_what_an_earlier_worker_was_told_counts_as_delivered() -> None:
+    session = Session(3, 1, resumable=True)
+    assert session.ended(PeerLost("killed", instance="1"), 0, spoken=True).step == MIGRATE
+    assert session.ended(Overloaded("full", instance="2"), 0).step == RETRY
+    lost = PeerLost("killed", instance="3")
+    assert session.ended(lost, 0).step == RAISE  # a retry it would be if nothing had been said
+    assert (session.migrated, session.retried) == (1, 1)
+
+
 def test_refusals_behind_a_break_cost_no_migration() -> None:
     session = Session(1, 1, resumable=True)
     session.ended(PeerLost("killed", instance="1"), 3)

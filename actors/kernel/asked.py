@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from actors.kernel.attempts import Attempts, Replay, Request, Resume
+from actors.kernel.attempts import Attempts, Replay, Resume
+from actors.kernel.sent import Request
 from actors.kernel.tokens import continue_tokens, is_token_request
 from transport.errors import LocalProtocolError
 
@@ -51,7 +52,7 @@ def asked(
     )
 
 
-def _check(instance: Any, priority: Any, migrations: Any, *functions: Any) -> None:
+def _check(instance: object, priority: object, migrations: object, *functions: object) -> None:
     for function in functions:
         if function is not None and not callable(function):
             raise LocalProtocolError(f"resume and replay are functions; {function!r} is none")

@@ -1,8 +1,8 @@
-"""One request and its attempts: what is kept to send it again, and how a stream goes on elsewhere.
+"""The attempts of one request: what is kept to go on elsewhere, and how that is done.
 
-``Request`` is what a call sends; almost always that happens once. ``Attempts`` comes into being
-with the first failure, or where the caller asks for something (``instance``, ``priority``, a
-migration limit). What is to be done is decided by ``actors.session``; here it is done.
+``Attempts`` comes into being with the first failure, or where the caller asks for something
+(``instance``, ``priority``, a migration limit). What is to be done is decided by
+``actors.session``; here it is done.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.kept import Kept
-from actors.kernel.links import held
-from actors.kernel.opened import Limits, Opened
+from actors.kernel.opened import Opened
 from actors.kernel.tokens import continue_tokens
 from actors.messages import Route
 from actors.session import (
@@ -27,154 +26,18 @@ from actors.session import (
     Session,
     kind_of,
 )
-from transport.context import Context
-from transport.errors import AttachFailed, CallHomeError, Cancelled, LocalProtocolError, text_of
+from transport.errors import CallHomeError, Cancelled, LocalProtocolError, text_of
 from transport.payload import REQUEST, Encoded, inline_kept
 
 if TYPE_CHECKING:
-    from actors.kernel.calls import Caller
+    from actors.kernel.sent import Request
 
 #: ``resume(request, delivered)``: the request for what is left of a stream; None: nothing is.
 Resume = Callable[[Any, list[Any]], Any]
 #: ``replay(sent, received)``: the request items with which a new worker is to begin.
 Replay = Callable[[list[Any], list[Any]], Iterable[Any]]
-
-
 #: Stands for the request of what is left when nothing is.
 _COMPLETE: Final = Encoded(b"", [], 0)
-
-
-class Request:
-    """One request as it is sent, and sent again when it has to be."""
-
-    __slots__ = (
-        "attempts",
-        "caller",
-        "codec",
-        "context",
-        "encoded",
-        "limits",
-        "many",
-        "named",
-        "said_last",
-        "target",
-        "whole",
-    )
-
-    def __init__(
-        self, caller: Caller, target: str, many: bool, codec: str, context: Context, named: bool
-    ):
-        self.caller = caller
-        self.target = target
-        self.many = many
-        self.codec = codec
-        self.context = context
-        self.named = named
-        self.encoded = Encoded(b"", [], 0)
-        self.limits = Limits(None, None, None)
-        #: Its answer is taken whole or not at all: another attempt begins from the start.
-        self.whole = False
-        self.attempts: Attempts | None = None
-        #: The caller of a stream each way has ended its side.
-        self.said_last = False
-
-    def send(self) -> Opened:
-        """Open the stream. What it raises leaves no frame behind."""
-        caller, encoded, attempts = self.caller, self.encoded, self.attempts
-        try:
-            via = caller.route(self.target)
-            return caller.runtime.home.open(
-                via,
-                self.target,
-                encoded,
-                many=self.many,
-                codec=self.codec,
-                native=True,
-                limits=self.limits,
-                context=self.context,
-                named=self.named,
-                route=None if attempts is None else attempts.route(),
-                keep=_keep(self) if encoded.handles else 0,
-            )
-        except BaseException:
-            for handle in held(encoded.handles):
-                caller.runtime.memory.unexport(handle)
-            self.context.unlink()
-            raise
-
-    async def again(self, stream: Opened, behind: Iterable[Opened] = ()) -> Opened | None:
-        """The attempt after ``stream``, which has ended with an error; None when there is none: its
-        error is then that of the request, and none says that the request is complete.
-
-        ``behind``: streams whose items have come and were not taken, for who continues it.
-        """
-        if stream.after is not None or stream.settled:
-            return stream.after
-        if isinstance(stream.error, AttachFailed) and not stream.seq and self.encoded.handles:
-            return self._again_in_line(stream)
-        attempts = self.attempts
-        if attempts is None:
-            if not is_endpoint(self.target):  # only its caller knows what may be repeated
-                stream.settle()
-                return None
-            attempts = self.attempts = Attempts(self)
-        return await attempts.next(stream, behind)
-
-    def _again_in_line(self, stream: Opened) -> Opened | None:
-        """The stream opened once more with its bytes in line: the worker could not attach our
-        memory.
-        """
-        if not self.bring_in_line(stream):
-            stream.settle()
-            return None
-        self.link()
-        stream.after = self.send()
-        return stream.after
-
-    def bring_in_line(self, stream: Opened) -> bool:
-        """Take the request's frames back from a stream that has ended, as bytes in line; False when
-        they are gone.
-        """
-        if held(self.encoded.handles):
-            links = self.caller.runtime.links
-            if not links.take_requests(stream.number):
-                return False
-            self.encoded = inline_kept(self.encoded, links.memory)
-        return True
-
-    def link(self) -> None:
-        """Let the parent's cancels reach the stream; the end of an attempt has cut it off."""
-        if self.caller.parent is not None:
-            self.caller.parent.link(self.context)
-
-    def give_up(self, stream: Opened) -> None:
-        """Nobody will read the stream or send it again: give back what it holds for that."""
-        self.caller.runtime.drop_items(stream.queue)
-        stream.settle()
-
-
-def is_endpoint(target: str) -> bool:
-    """Whether it is served by workers, of which others may take what one has refused; messages of
-    an actor have no dots, what nodes tell each other has an address.
-    """
-    return "." in target and "@" not in target
-
-
-def _keep(request: Request) -> int:
-    """How long the request's frames stay ours beside their borrower: to its first item, or end."""
-    if not is_endpoint(request.target):
-        return 0
-    if limit_of(request):
-        return 2
-    return 1 if request.caller.runtime.settings.retry_limit else 0
-
-
-def limit_of(request: Request) -> int:
-    """How often the request's stream may be continued elsewhere."""
-    attempts = request.attempts
-    if attempts is not None:
-        return attempts.session.migrations
-    return request.caller.runtime.settings.migration_limit
 
 
 class Attempts:
@@ -254,8 +117,10 @@ class Attempts:
                 stream.settle()
                 return None
             self._moving = self._moving or decision.step == MIGRATE
+            # What was said is said anew to each worker; a request for the rest is made but once.
+            continues = decision.step == MIGRATE or self.replay is not None
             try:
-                if decision.step == MIGRATE and self._has_begun(stream):
+                if continues and self._has_begun():
                     replays = self._continue(stream, behind)
                     if replays is None and self.sent.encoded is _COMPLETE:
                         stream.error = None
@@ -269,15 +134,18 @@ class Attempts:
                 failure.with_traceback(None)
                 decision = self.session.ended(failure, 0, stopped=self._stopped())
 
-    def _has_begun(self, stream: Opened) -> bool:
-        return not self.sent.whole and (self.session.delivered > 0 or stream.fed)
+    def _has_begun(self) -> bool:
+        session = self.session
+        return not self.sent.whole and (session.delivered > 0 or session.spoken)
+
+    def _too_much(self) -> bool:
+        """Whether more was delivered or said than is kept."""
+        return any(kept is not None and kept.full for kept in (self.delivered, self.spoken))
 
     def _decide(self, stream: Opened, error: CallHomeError) -> Decision:
         session = self.session
-        kept = self.delivered
-        if kept is not None and kept.full:
+        if self._too_much():
             session.resumable = False
-        before = session.delivered
         decision = session.ended(
             error,
             stream.seq - stream.faulty,
@@ -287,14 +155,14 @@ class Attempts:
         if decision.step != RAISE and not self.sent.bring_in_line(stream):
             return Decision(RAISE, error)
         if decision.step == RAISE and decision.error is not None and kind_of(error) <= BROKEN:
-            return Decision(RAISE, self._with_reason(decision.error, before))
+            return Decision(RAISE, self._with_reason(decision.error))
         return decision
 
-    def _with_reason(self, error: CallHomeError, before: int) -> CallHomeError:
+    def _with_reason(self, error: CallHomeError) -> CallHomeError:
         """The error, with the reason for which nothing else was tried where that is not plain."""
         if self.instance and error.code != "worker.unavailable":
             why = f"it was for instance {self.instance} and no other"
-        elif self.delivered is not None and self.delivered.full:
+        elif self._too_much():
             limit = self.sent.caller.runtime.settings.migration_bytes
             why = f"its items are over migration_bytes ({limit}), so it could not be continued"
         else:
@@ -336,9 +204,8 @@ class Attempts:
         """
         assert self.delivered is not None
         delivered = self.delivered.beside(behind)
-        if delivered.full:
+        if delivered.full or self._too_much():
             raise LocalProtocolError(f"{self.sent.target}: its items are over migration_bytes")
-        function = self.replay or self.resume
         try:
             if self.replay is not None:
                 assert self.spoken is not None
@@ -348,7 +215,7 @@ class Attempts:
             self._resume(self.resume, delivered.values(item=True))
             return None
         except Exception as error:
-            raise self._unable(function, error, stream) from error
+            raise self._unable(error, stream) from error
 
     def _resume(self, resume: Resume, delivered: list[Any]) -> None:
         sent, runtime = self.sent, self.sent.caller.runtime
@@ -363,9 +230,10 @@ class Attempts:
             encoded = runtime.encode(new, sent.codec, True, REQUEST)
             sent.encoded = inline_kept(encoded, runtime.memory)
 
-    def _unable(self, function: Any, error: Exception, stream: Opened) -> LocalProtocolError:
+    def _unable(self, error: Exception, stream: Opened) -> LocalProtocolError:
         """What the caller is told when his function has not said how to go on."""
         broke = stream.failure()
+        function = self.replay or self.resume
         name = getattr(function, "__qualname__", None) or repr(function)[:100]
         kind = "replay" if self.replay is not None else "resume"
         if function is continue_tokens and isinstance(error, CallHomeError):
@@ -381,7 +249,7 @@ class Attempts:
         sent.link()
         new = sent.send()
         self.count += 1
-        sent.caller.runtime.home.between.count(self._moving, self._has_begun(stream))
+        sent.caller.runtime.home.between.count(self._moving, self._has_begun())
         self._moving = False
         if replays is not None:
             new.replay, new.replay_ends = iter(replays), sent.said_last

@@ -14,10 +14,11 @@ from enum import Enum
 from typing import Any, Final
 
 from actors.kernel.asked import asked
-from actors.kernel.attempts import Replay, Request, Resume
+from actors.kernel.attempts import Replay, Resume
 from actors.kernel.opened import Opened
 from actors.kernel.responses import DuplexStream, ResponseStream, drop_queue, plain
 from actors.kernel.runtime import Runtime
+from actors.kernel.sent import Request
 from transport.bus.address import Address
 from transport.context import Context
 from transport.errors import (
@@ -99,6 +100,10 @@ class Caller:
                 sent, instance=instance, priority=priority, migrations=migration_limit
             )
         sent.encoded = self.encode(request, sent)
+        return await self._answered(sent)
+
+    async def _answered(self, sent: Request) -> Any:
+        """Send a request and read its one answer."""
         stream = sent.send()
         answers: list[Any] = []
         try:

@@ -15,9 +15,9 @@ from transport.wire.codec import Annotated
 from transport.wire.plain import PLAIN, error_of
 
 if TYPE_CHECKING:
-    from actors.kernel.attempts import Request
     from actors.kernel.calls import Caller
     from actors.kernel.kept import Kept
+    from actors.kernel.sent import Request
 
 
 class ResponseStream:

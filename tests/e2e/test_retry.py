@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 
 from actors import Client, Cluster, EngineSpec, NodeSpec, ResponseStream, RouterSpec, Settings
+from actors.client import read_node
 from actors.errors import (
     CallHomeError,
     Cancelled,
@@ -252,3 +256,38 @@ async def test_conformance_40_a_cancel_while_nobody_is_there_is_the_end(tmp_path
         # A deadline that passes meanwhile ends it with what had happened.
         with pytest.raises(CallHomeError):
             await client.call(ONCE, {}, timeout=2 * TICK, migration_limit=3)
+
+
+async def test_no_call_is_given_to_a_router_that_is_dead_while_another_lives(
+    tmp_path: Path,
+) -> None:
+    routers = [RouterSpec(name="one"), RouterSpec(name="two")]
+    spec = replace(node(Trace(tmp_path)), routers=routers)
+    async with Cluster(spec) as cluster, cluster.client() as client:
+        await two(client)
+        done, failed, tasks = [], [], 8
+
+        async def calls(enough: asyncio.Event) -> None:
+            while not enough.is_set():
+                try:
+                    done.append(await client.call(ONCE, {}))
+                except PeerLost as error:
+                    failed.append(str(error))
+
+        enough, dead = asyncio.Event(), client.ref("one").address
+        calling = asyncio.gather(*(calls(enough) for _ in range(tasks)))
+        await wait_until(lambda: len(done) > 20, what="calls by both")
+        registry = read_node(client._run).pid
+        os.kill(registry, signal.SIGSTOP)  # so that nobody tells that the router is gone
+        try:
+            kill(dead.pid)
+            await wait_until(lambda: client.runtime.peers.death(dead), what="its death is known")
+            before = len(done)
+            await wait_until(lambda: len(done) > before + 50, what="calls by the other")
+        finally:
+            os.kill(registry, signal.SIGCONT)
+        enough.set()
+        await asyncio.wait_for(calling, 100 * TICK)
+        # Those that it had been sent; nobody can say what has become of them.
+        assert len(failed) <= tasks
+        assert all("died before the stream was accepted" in each for each in failed), failed

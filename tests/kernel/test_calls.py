@@ -73,12 +73,12 @@ async def test_an_answer_that_comes_with_the_cancel_is_given_back(node: Standing
 @contextmanager
 def blind_worker(run: Path, parent: Context | None = None) -> Iterator[tuple[Caller, RawHome]]:
     """A caller, and a worker made by hand that is about to say it cannot attach our memory."""
-    runtime = Runtime(run=str(run), name="caller")
-    try:
-        with raw_home(str(run)) as worker:
+    with raw_home(str(run)) as worker:
+        runtime = Runtime(run=str(run), name="caller")
+        try:
             yield Caller(runtime, lambda target: worker.address, parent), worker
-    finally:
-        runtime.close()
+        finally:
+            runtime.close()  # before the worker, for whom it would linger
 
 
 async def refuse(worker: RawHome) -> None:
