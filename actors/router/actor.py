@@ -257,7 +257,10 @@ class RouterActor(Actor):
     def _runs(self, key: Key) -> bool:
         """Whether a stream has shown that its worker works, though it goes on."""
         relay = self._plane.relays.get(key)
-        return relay is not None and relay.runs
+        if relay is not None:
+            return relay.runs
+        hosted = self._serving.streams.get(key)
+        return hosted is not None and hosted.seq > 0
 
     def _stop(self, sender: int, m: Stop) -> None:
         relay = self._plane.find(m.home, m.stream)

@@ -73,7 +73,7 @@ def failures(endpoint: str, route: Route) -> list[tuple[int, str]]:
 class _Past:
     """One worker that has failed."""
 
-    __slots__ = ("before", "over", "strikes", "trial", "until")
+    __slots__ = ("before", "over", "since", "strikes", "trial", "until")
 
     def __init__(self) -> None:
         self.strikes = 0
@@ -81,8 +81,9 @@ class _Past:
         self.until: float | None = None
         #: When it was over.
         self.over = 0.0
-        #: The stream that tries it.
+        #: The stream that tries it, and since when.
         self.trial: Key | None = None
+        self.since = 0.0
         #: Streams that it had already when the quarantine began: their failures are no news.
         self.before: set[Key] = set()
 
@@ -166,15 +167,30 @@ class Faults:
             if past.trial == key:
                 past.trial = None
 
-    def begin_trial(self, instance: int, key: Key) -> None:
-        """Stream ``key`` tries the worker, after its quarantine or for want of any other."""
+    def begin_trial(self, instance: int, key: Key, now: float) -> bool:
+        """Stream ``key`` tries the worker, after its quarantine or for want of any other; False
+        where another does already, or none needs to.
+        """
         past = self._pasts.get(instance)
-        if past is not None and past.trial is None:
-            past.trial = key
+        if past is None or past.trial is not None:
+            return False
+        past.trial, past.since = key, now
+        return True
 
     def trials(self) -> list[tuple[int, Key]]:
         """Those that are being tried, and the stream that tries each."""
         return [(each, past.trial) for each, past in self._pasts.items() if past.trial is not None]
+
+    def undecided_since(self, now: float) -> list[int]:
+        """Those whose trial has lasted as long as the longest quarantine and has shown nothing:
+        another stream may try them, too.
+        """
+        found = []
+        for instance, past in self._pasts.items():
+            if past.trial is not None and now - past.since >= self.longest:
+                past.trial = None
+                found.append(instance)
+        return found
 
     def over(self, now: float) -> list[int]:
         """Those whose quarantine has ended since this was last asked: a stream may try them."""

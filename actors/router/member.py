@@ -60,6 +60,7 @@ class Member:
         "settled",
         "shown",
         "struck",
+        "trial",
     )
 
     def __init__(self, pool: Pool, carried: Carried) -> None:
@@ -82,6 +83,8 @@ class Member:
         self.shown = FREE
         #: When its last refusal or fault was seen here.
         self.struck = -math.inf
+        #: Of the streams that were ever sent to it the one that tries it, by its number.
+        self.trial = 0
 
     def watched(self, carried: Carried) -> None:
         """Its load or its report has changed, and something hangs on it."""
@@ -116,6 +119,12 @@ class Member:
         return carried.seq > self.seq and (
             carried.in_flight < carried.capacity or carried.queued < self.queued
         )
+
+    @property
+    def tried(self) -> bool:
+        """Whether it tells that the stream which tries it has come; a worker of this node does."""
+        carried = self.carried
+        return not carried.record.via and carried.sent - carried.unseen >= self.trial
 
     def look(self) -> None:
         """See afresh whether it is busy, or left alone."""

@@ -182,8 +182,11 @@ class Pool:
     def chosen(self, open: Open, worker: Carried | None) -> Carried | None:
         """A choice was made while somebody has failed before: it may be his trial."""
         if worker is not None and worker.instance in self.faults:
-            self.faults.begin_trial(worker.instance, (open.home.incarnation, open.stream))
-            self.update(self.members[worker.instance])
+            member, key = self.members[worker.instance], (open.home.incarnation, open.stream)
+            if self.faults.begin_trial(worker.instance, key, self._clock()):
+                member.trial = worker.sent + 1
+                self.troubled()
+            self.update(member)
         return worker
 
     def candidates(self, open: Open) -> Sequence[Worker]:
@@ -349,8 +352,8 @@ class Pool:
             self.update(member)
 
     def check(self, now: float, runs: Callable[[Key], bool]) -> bool:
-        """The coarse timer: ends of quarantines and leases, and trials whose stream ``runs``; True
-        while there is something to wait for.
+        """The coarse timer: ends of quarantines and leases, and trials whose stream ``runs``, or
+        whose worker tells that it has come; True while there is something to wait for.
         """
         for member in [each for each in self._leased.values() if now >= each.lease]:
             member.lease = 0.0
@@ -360,8 +363,12 @@ class Pool:
             for instance in self.faults.over(now):
                 self._look(instance)
             for instance, key in self.faults.trials():
-                if runs(key) and self.faults.works(instance, key):
+                tried = self.members.get(instance)
+                came = runs(key) or (tried is not None and tried.tried)
+                if came and self.faults.works(instance, key):
                     self._look(instance)
+            for instance in self.faults.undecided_since(now):
+                self._look(instance)
             self.faults.forget_strangers(self.members, now)
             waits = waits or self.faults.waits(self.members)
         return waits

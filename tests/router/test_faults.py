@@ -39,7 +39,7 @@ def test_a_quarantine_doubles_with_each_trial_that_fails_up_to_the_longest() -> 
         assert faults.due(1)
         assert not faults.rests(1)
         trial = (8, number)
-        faults.begin_trial(1, trial)
+        faults.begin_trial(1, trial, now)
         assert faults.rests(1)
         assert faults.tried(1)
         assert faults.strike(1, trial, [trial], now)
@@ -51,7 +51,7 @@ def test_a_trial_that_succeeds_forgets_what_has_been() -> None:
     faults = Faults(5.0, 60.0)
     faults.strike(1, ONE, [ONE], 0.0)
     faults.over(5.0)
-    faults.begin_trial(1, TWO)
+    faults.begin_trial(1, TWO, 0.0)
     assert faults.works(1, TWO)
     assert 1 not in faults
     assert not len(faults)
@@ -78,7 +78,7 @@ def test_an_old_stream_that_fails_after_the_quarantine_does_not_begin_another() 
 def test_only_the_trial_counts_of_what_is_sent_in_a_quarantine() -> None:
     faults = Faults(5.0, 60.0)
     faults.strike(1, ONE, [], 0.0)
-    faults.begin_trial(1, TWO)  # for want of any other worker
+    faults.begin_trial(1, TWO, 0.0)  # for want of any other worker
     assert not faults.strike(1, THREE, [TWO], 1.0)
     assert faults.strike(1, TWO, [], 2.0)
     assert faults.until(1) == 12.0
@@ -88,7 +88,7 @@ def test_a_trial_that_says_nothing_is_tried_again() -> None:
     faults = Faults(5.0, 60.0)
     faults.strike(1, ONE, [], 0.0)
     faults.over(5.0)
-    faults.begin_trial(1, TWO)
+    faults.begin_trial(1, TWO, 0.0)
     faults.undecided(1, THREE)
     assert faults.tried(1)
     faults.undecided(1, TWO)
@@ -106,7 +106,7 @@ def test_who_left_while_it_was_tried_is_tried_again() -> None:
     faults = Faults(5.0, 60.0)
     faults.strike(1, ONE, [], 0.0)
     faults.over(5.0)
-    faults.begin_trial(1, TWO)
+    faults.begin_trial(1, TWO, 0.0)
     faults.leave(1)
     assert faults.due(1)
 

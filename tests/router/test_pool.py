@@ -206,7 +206,7 @@ def test_a_trial_that_the_worker_answers_in_any_way_is_a_success(code: str) -> N
     rig.end(rig.workers[0], key, "connection.lost")
     rig.pass_time(5.0)
     trial = rig.send(instance=1)
-    rig.pool.faults.begin_trial(1, trial[1])
+    rig.pool.faults.begin_trial(1, trial[1], rig.now)
     rig.end(*trial, code)
     assert 1 not in rig.pool.faults
 
@@ -231,6 +231,37 @@ def test_a_trial_whose_stream_runs_needs_no_end() -> None:
     assert rig.states()[0] == TRIAL
     assert not rig.pool.check(rig.now, lambda key: key == trial[1])
     assert rig.states()[0] == FREE
+
+
+def test_a_trial_here_is_over_when_the_worker_tells_of_its_stream() -> None:
+    """A session of hours must not keep a healthy worker from all others."""
+    rig = Rig(2, "round_robin", via="")
+    worker, key = rig.send(instance=1)
+    rig.end(worker, key, "worker.unavailable")
+    rig.report(rig.workers[0], 0, settled=1)
+    rig.pass_time(5.0)
+    assert {rig.send()[0].instance for _ in range(4)} == {1, 2}
+    rig.pass_time(0.1)
+    assert rig.states() == [TRIAL, FREE]
+    rig.report(rig.workers[0], 1, settled=1)
+    rig.pass_time(0.1)
+    assert rig.states() == [FREE, FREE]
+    assert 1 not in rig.pool.faults
+
+
+def test_a_trial_that_shows_nothing_is_tried_again_after_a_while() -> None:
+    rig = Rig(2, "round_robin", longest=20.0)
+    rig.end(*rig.send(instance=1), "connection.lost")
+    rig.pass_time(5.0)
+    for _ in range(3):
+        assert [rig.send()[0].instance for _ in range(6)].count(1) == 1
+        assert rig.states() == [TRIAL, FREE]
+        rig.pass_time(19.9)
+        assert rig.states() == [TRIAL, FREE]
+        rig.pass_time(0.2)
+    trial = next(each for each in (rig.send(), rig.send()) if each[0].instance == 1)
+    rig.end(*trial, "connection.lost")
+    assert rig.pool.faults.until(1) == rig.now + 10.0
 
 
 def test_who_left_on_trial_and_comes_back_is_tried_again() -> None:
