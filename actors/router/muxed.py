@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.errors import CallBackFailed, DeadlineExceeded
+from actors.errors import CallBackFailed, ConnectionLost, DeadlineExceeded
 from actors.kernel.bodies import LARGE, Outgoing, in_line, outgoing
 from actors.kernel.lanes import Lane
 from actors.messages import (
@@ -39,6 +39,10 @@ from transport.wire.message import Message
 if TYPE_CHECKING:
     from actors.router.gateway import Gateway
 
+#: Seconds for a node to say what has become of the streams of a worker that was removed: it waits
+#: for all that a dead one has sent, and for how it has ended.
+_LAST_WORD: Final = 1.0
+
 
 class MuxRelay(Relay):
     """One stream on the connection between two nodes, ``number`` there."""
@@ -51,6 +55,7 @@ class MuxRelay(Relay):
         "lane",
         "number",
         "pending_stop",
+        "removed",
         "request",
         "seen",
         "window",
@@ -68,6 +73,8 @@ class MuxRelay(Relay):
         #: The home has its Accept.
         self.accepted = False
         self.pending_stop: str | None = None
+        #: Why the worker's record has gone meanwhile; "" while it stands.
+        self.removed = ""
         #: The request's bytes, until they leave, where its envelope does not carry them.
         self.request: Outgoing | None = None
         #: Numbers of bodies of this stream that are leaving.
@@ -112,11 +119,28 @@ class MuxRelay(Relay):
         request, self.request = self.request, None
         if request is not None:
             self._send(connection, request, -1)
-        if not self.seen:
+        if not self.seen and not self.removed:
             self.await_until(settings.prologue_timeout)
+
+    def gone(self, reason: str) -> None:
+        """The worker was removed. Of a stream that it has not taken its node may still say what has
+        become of it, which is the better word and comes behind all that the worker has sent.
+        """
+        if self.seen or self.removed:
+            return
+        self.removed = reason or "nobody has said why"
+        if self.gateway.connection is None:
+            self.fail(self.expired())
+        else:
+            self.await_until(_LAST_WORD)
 
     def expired(self) -> CallHomeError:
         settings, via = self.plane.runtime.settings, self.worker.via
+        if self.removed:
+            return ConnectionLost(
+                f"{self.target}: {via} was removed before it took the stream: {self.removed}",
+                sent="maybe",
+            )
         if self.gateway.connection is None:
             return CallBackFailed(
                 f"{self.target}: {via} took the request and did not call back to "

@@ -200,18 +200,14 @@ class RemoteDispatch:
         self._tombs.clear(record)
 
     def on_instance_removed(self, record: Record, reason: str) -> None:
-        """See ``StreamingDispatch``; a stream that the instance has not taken yet fails now."""
+        """See ``StreamingDispatch``; a stream that the instance has not taken yet fails, now or
+        with what its node says of it.
+        """
         self._tombs.put(record, reason)
         place = place_of(record)
         for relay in list(self._plane.relays.values()):
-            if isinstance(relay, MuxRelay) and not relay.seen and place_of(relay.worker) == place:
-                relay.fail(
-                    ConnectionLost(
-                        f"{relay.target}: {record.via} was removed before it took the stream: "
-                        f"{reason}",
-                        sent="maybe",
-                    )
-                )
+            if isinstance(relay, MuxRelay) and place_of(relay.worker) == place:
+                relay.gone(reason)
 
     def awaits(self, address: str) -> str:
         """Where the node at ``address`` was told to call home, if it has taken a request and has

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actors.errors import ConnectionLost, WorkerUnavailable
+from actors.errors import ConnectionLost, WorkerLost, WorkerUnavailable
 from actors.messages import End, Open
 from tests.router.standin_mux import connect, number
 from tests.router.test_gateway import items, rig, start
@@ -87,3 +87,30 @@ async def test_b137_what_was_opened_over_the_connection_is_not_sent_twice(tmp_pa
         with pytest.raises(ConnectionLost) as caught:
             await task
         assert caught.value.details["sent"] == "maybe"
+
+
+async def test_a_worker_whose_death_is_told_before_its_streams_end(tmp_path: Path) -> None:
+    """Its record goes at once, what it has sent may still be on its way: the node has the last
+    word, if it comes soon.
+    """
+    async with rig(tmp_path) as (here, worker):
+        first = start(here)
+        call, end = await connect(worker)
+        end.send(End(number(call), 0, None))
+        assert await first == []
+        record = here.told.records[0]
+        dead, alive, silent = start(here), start(here), start(here)
+        numbers = [(await end.find(Open)).stream for _ in range(3)]
+        here.told.remove(record, "killed by SIGKILL")
+        died = WorkerLost("t.far.go: worker-0 died before it accepted the stream")
+        end.send(End(numbers[0], 0, to_wire(died)))
+        with pytest.raises(WorkerLost, match="worker-0 died") as caught:
+            await dead
+        assert caught.value.details["instance"] == str(record.instance)
+        end.send(items(numbers[1], 0, 1))
+        with pytest.raises(ConnectionLost, match="killed by SIGKILL") as lost:
+            await silent
+        assert lost.value.details["sent"] == "maybe"
+        end.send(End(numbers[1], 1, None))
+        assert await alive == [1]
+        await here.idle()
