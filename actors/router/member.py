@@ -56,6 +56,7 @@ class Member:
         "limit",
         "pool",
         "queued",
+        "sent",
         "seq",
         "settled",
         "shown",
@@ -73,11 +74,12 @@ class Member:
         #: The policy has it.
         self.free = False
         #: Until when it is left alone for having refused a stream (clock; 0: it is not); the number
-        #: of its report, the streams that waited there and those of ours that had settled when it
-        #: did.
+        #: of its report, the streams that waited there and those of ours that were sent and had
+        #: settled when it did, the refused one among both.
         self.lease = 0.0
         self.seq = 0
         self.queued = 0
+        self.sent = 0
         self.settled = 0
         #: Its state when it was last looked at.
         self.shown = FREE
@@ -97,8 +99,11 @@ class Member:
         elif self.free and self.pool.policy.aware:
             self.pool.stale.add(carried)
 
-    def refuse(self, now: float) -> None:
-        """It has refused a stream for want of room. One that tells, by now, of room has it."""
+    def refuse(self, now: float, *, settled: bool) -> None:
+        """It has refused a stream for want of room. One that tells, by now, of room has it.
+
+        ``settled``: that stream has no permit any more; else it comes back next.
+        """
         carried = self.carried
         self.struck = now
         told = not carried.record.via and carried.seq > 0
@@ -106,15 +111,17 @@ class Member:
             return
         self.lease = now + self.pool.limits.lease
         self.pool.troubled()
-        self.seq, self.queued, self.settled = carried.seq, carried.queued, carried.settled
+        self.seq, self.queued = carried.seq, carried.queued
+        self.sent, self.settled = carried.sent, carried.settled + (not settled)
 
     def _has_room(self) -> bool:
         """Whether it tells of room since it refused, or one of our streams there has ended: of a
         worker elsewhere that is known before it tells, if it ever does.
         """
         carried = self.carried
-        # The refused one settles, too.
-        if carried.record.via and carried.settled > self.settled + 1:
+        # The refused one may have been taken back instead: then fewer were sent.
+        ended = carried.settled + max(0, self.sent - carried.sent)
+        if carried.record.via and ended > self.settled:
             return True
         return carried.seq > self.seq and (
             carried.in_flight < carried.capacity or carried.queued < self.queued

@@ -198,11 +198,13 @@ class Pool:
             failed = self._avoided(open.route)
         if not failed and self.free and isinstance(self.policy, Everybody):
             return self.policy.bag.workers
-        found = [
-            each.carried
-            for each in self.members.values()
-            if each.free and each.carried.instance not in failed
-        ]
+        found: list[Carried] = []
+        if self.free > sum(self.members[each].free for each in failed):
+            found = [
+                each.carried
+                for each in self.members.values()
+                if each.free and each.carried.instance not in failed
+            ]
         resting = None if found else self._resting(failed)
         return found if resting is None else [resting]
 
@@ -273,7 +275,7 @@ class Pool:
         if member is None:
             return
         if code == OVERLOADED and now - member.struck >= self.limits.lease:
-            member.refuse(now)
+            member.refuse(now, settled=True)
             self.update(member)
         elif code in FAULTS and now - member.struck >= self.faults.longest:
             self._strike(member, None, now)
@@ -294,6 +296,8 @@ class Pool:
         if failed:
             states = states - Counter(self.members[each].shown for each in failed)
         count = states.total()
+        if not count:
+            return "no worker of it is there any more; wait for a restart (see callhome ps)"
         limits = []
         if self.limits.streams is not None:
             limits.append(f"busy_streams={self.limits.streams}")
@@ -328,7 +332,7 @@ class Pool:
         now = self._clock()
         if code == OVERLOADED:
             self.faults.works(worker.instance, key)
-            member.refuse(now)
+            member.refuse(now, settled=False)
             self.update(member)
         elif code in FAULTS:
             self._strike(member, key, now)

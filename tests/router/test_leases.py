@@ -6,7 +6,7 @@ import pytest
 
 from actors.errors import AllBusy
 from actors.router.member import FREE, LEASED
-from tests.router.pools import Rig
+from tests.router.pools import HOME, Rig
 
 
 def test_conformance_06_a_refusal_is_a_lease_of_one_second_and_no_fault() -> None:
@@ -54,4 +54,25 @@ def test_a_worker_that_tells_of_room_as_it_refuses_is_not_left_alone() -> None:
     worker, key = rig.send()
     rig.report(worker, 1)
     rig.end(worker, key, "overloaded")
+    assert rig.states() == [FREE]
+
+
+def test_a_lease_that_a_home_has_told_of_ends_with_the_first_of_our_streams_there() -> None:
+    """The refused one has settled by then."""
+    rig = Rig(2, capacity=1)
+    (worker, running), (_, refused) = rig.send(instance=1), rig.send(instance=1)
+    rig.occupancy.settle(refused)
+    rig.send(avoid=[[1, "overloaded"]])
+    assert rig.states() == [LEASED, FREE]
+    rig.end(worker, running)
+    assert rig.states() == [FREE, FREE]
+
+
+def test_a_lease_ends_so_also_where_the_refused_one_had_not_left() -> None:
+    rig = Rig(1, capacity=1)
+    (worker, running), (_, refused) = rig.send(), rig.send()
+    rig.pool.ended(worker, refused, "overloaded")
+    rig.occupancy.unbook(HOME, refused[1])
+    assert rig.states() == [LEASED]
+    rig.end(worker, running)
     assert rig.states() == [FREE]

@@ -100,6 +100,21 @@ def test_what_is_said_of_those_that_are_left_does_not_cost_a_look_at_each() -> N
     )
 
 
+def test_candidates_cost_no_look_at_each_when_all_who_are_free_are_avoided() -> None:
+    rig = Rig(3, limits=Limits(streams=1))
+    rig.send(instance=2)
+    avoid = [[1, "deadline"], [3, "deadline"]]
+    assert [each.instance for each in rig.pool.candidates(rig.open(avoid=avoid[1:]))] == [1]
+    rig.pool.members = _NoLooks(rig.pool.members)
+    assert not rig.pool.candidates(rig.open(avoid=avoid))
+
+
+def test_what_is_said_when_the_last_worker_has_left() -> None:
+    rig = Rig(1)
+    rig.pool.remove(rig.workers[0])
+    assert rig.pool.busy_words().startswith("no worker of it is there any more")
+
+
 class _NoLooks(dict[int, Member]):
     """Members that are found by their number alone."""
 
