@@ -14,6 +14,8 @@ from actors.router.loads import Worker
 
 #: Texts whose worker is remembered: one that is not costs a look at every worker.
 _REMEMBERED: Final = 65_536
+#: Workers that are away and may be back soon, and texts that found another meanwhile.
+_AWAY: Final = 64
 _MASK: Final = (1 << 64) - 1
 
 
@@ -38,10 +40,21 @@ class Rendezvous:
         self._newest: list[Worker] = []
         #: How many came before those in ``_newest``.
         self._before = 0
+        #: Who has gone not long ago, with its seed, and the texts that were looked up since. One
+        #: that is back before there are many of these may have won them, and no others.
+        self._away: dict[Worker, int] = {}
+        self._doubtful: list[int] = []
 
     def add(self, worker: Worker) -> None:
         """Take one in; in it already: nothing changes."""
         if worker in self._seeds:
+            return
+        seed = self._away.pop(worker, None)
+        if seed is not None:
+            self._seeds[worker] = seed
+            for hashed in self._doubtful:
+                self._known.pop(hashed, None)
+            self._doubtful.clear()
             return
         self._seeds[worker] = _hash(worker.instance.to_bytes(8, "big"))
         if len(self._newest) > len(self._seeds) + 64:
@@ -51,7 +64,15 @@ class Rendezvous:
 
     def remove(self, worker: Worker) -> None:
         """Let one go, if it is in; its texts go elsewhere when they are asked for."""
-        self._seeds.pop(worker, None)
+        seed = self._seeds.pop(worker, None)
+        if seed is not None:
+            self._away[worker] = seed
+            if len(self._away) > _AWAY:
+                self._forget_away()
+
+    def _forget_away(self) -> None:
+        self._away.clear()
+        self._doubtful.clear()
 
     def find(self, text: str) -> Worker | None:
         """The worker that a text belongs to; None when there is none."""
@@ -68,6 +89,10 @@ class Rendezvous:
         else:
             best, most, seen = known
             best, most = self._better(hashed, best, most, self._newest[seen - self._before :])
+        if self._away:
+            self._doubtful.append(hashed)
+            if len(self._doubtful) > _AWAY:
+                self._forget_away()
         self._known[hashed] = best, most, came
         self._known.move_to_end(hashed)
         if len(self._known) > _REMEMBERED:

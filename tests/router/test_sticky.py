@@ -90,6 +90,23 @@ def test_what_is_remembered_is_what_a_look_at_all_would_find(
         assert len(found._newest) <= len(IDS) + 65
 
 
+def test_who_is_back_at_once_costs_the_other_texts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that avoids a worker takes it out for the moment of its own choice."""
+    workers = [Seen(instance) for instance in IDS]
+    found = rendezvous(workers)
+    before = owners(found)
+    for number in range(200):
+        worker = workers[number % 3]
+        found.remove(worker)
+        found.find(TEXTS[0])
+        found.add(worker)
+    looks = []
+    score = sticky._score
+    monkeypatch.setattr(sticky, "_score", lambda *each: looks.append(each) or score(*each))
+    assert owners(found) == before
+    assert len(looks) <= len(IDS)  # for the one text that was asked for meanwhile
+
+
 def test_a_text_may_hold_anything() -> None:
     found = rendezvous([Seen(instance) for instance in IDS[:3]])
     for text in ("a\ud800", "\0", "ä" * 100_000):
