@@ -66,6 +66,7 @@ class Choosing:
             self.queue = RouterQueue(
                 plane, options.queue, options.queue_timeout, self._again, self.refused
             )
+            members.when_removed.append(self._left)
         #: Not every choice is made at once.
         self._waits = self.queue is not None or user is not None
         #: What streams go by, and what this router's own do; set before the first one comes.
@@ -94,6 +95,12 @@ class Choosing:
     def freed(self, pool: Pool) -> None:
         """Somebody has become free."""
         if self.queue is not None:
+            self.queue.wake(pool)
+
+    def _left(self, record: Record, reason: str) -> None:
+        """A worker is gone: nobody waits for the last one."""
+        pool = self._pools.get(record.endpoint)
+        if pool is not None and not pool.members and self.queue is not None:
             self.queue.wake(pool)
 
     # Streams that may have to wait.
@@ -129,9 +136,14 @@ class Choosing:
         self.queue.put(m, pool)
 
     def _again(self, relay: Queued) -> bool:
-        """Somebody is free. A stream goes out of the line as soon as somebody was chosen for it, or
-        it failed; else it keeps its place, and others may be tried.
+        """Somebody is free, or nobody is left: then it is routed as one that comes now. A stream
+        goes out of the line as soon as somebody was chosen for it, or it failed; else it keeps its
+        place, and others may be tried.
         """
+        if not relay.pool.members:
+            self._leave(relay)
+            self.route(relay.resumed())
+            return True
         try:
             if self._user is not None:
                 return self._ask_again(self._user, relay)
@@ -196,12 +208,12 @@ class Choosing:
         self._plane.undo(relay)
         m = relay.resumed()
         try:
-            if found is None:
-                self._line_up(m, pool)
-            elif isinstance(found, CallHomeError):
+            if isinstance(found, CallHomeError):
                 self.refuse(m, found)
-            elif (worker := _there(pool, found)) is not None:
+            elif found is not None and (worker := _there(pool, found)) is not None:
                 self._book(m, cast(Carried, pool.chosen(m, worker)))
+            elif found is None and pool.members:
+                self._line_up(m, pool)
             else:
                 self.route(m)  # it left while it was being chosen
         except CallHomeError as error:
@@ -274,9 +286,9 @@ class Choosing:
     def _other(self, m: Open, avoid: list[list[object]]) -> Carried | None:
         route = m.route or Route()
         wanted = m._replace(route=route._replace(avoid=[*route.avoid, *avoid]))
-        pool = self._pools[m.target]
+        pool = self._pools.get(m.target)
         try:
-            return None if self._user is not None else pool.pick(wanted)
+            return None if pool is None or self._user is not None else pool.pick(wanted)
         except CallHomeError:
             return None
 

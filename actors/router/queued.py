@@ -31,8 +31,9 @@ _BYTES: Final = 256 << 20
 class RouterQueue:
     """Made by a router. At most ``limit`` streams wait, ``timeout`` seconds each.
 
-    ``again`` routes a stream to somebody who is free, and else lets it stand where it stands;
-    whether others may be tried at once, too. ``refused`` counts a stream that has waited in vain.
+    ``again`` routes a stream to somebody who is free, lets none wait for an endpoint whose last
+    worker has left, and else lets it stand where it stands; whether others may be tried at once,
+    too. ``refused`` counts a stream that has waited in vain.
 
     While somebody is free and nothing is about to be tried (``closed``), all who wait are known to
     have no use for those who are free.
@@ -130,7 +131,9 @@ class RouterQueue:
             del self._chosen_for[relay.pool.endpoint]
 
     def wake(self, pool: Pool) -> None:
-        """Somebody is free: see to those who wait, once for all that happens in this turn."""
+        """Somebody is free, or the last worker has left: see to those who wait, once for all that
+        happens in this turn.
+        """
         if self._lines.waiting(pool.endpoint):
             if not self._woken:
                 asyncio.get_running_loop().call_soon(self._look)
@@ -139,7 +142,9 @@ class RouterQueue:
     def _look(self) -> None:
         woken, self._woken = self._woken, {}
         for endpoint, pool in woken.items():
-            while pool.free and (relay := self._lines.next(endpoint)) is not None:
+            while (pool.free or not pool.members) and (
+                relay := self._lines.next(endpoint)
+            ) is not None:
                 if not self._try(relay):
                     break
                 if relay in self._lines:  # none of those who are free is for this one

@@ -99,6 +99,11 @@ class LocalRig:
         await wait_until(lambda: sum(self.loads) + self.waiting == before + count)
         return tasks
 
+    async def settled(self) -> None:
+        """Let the router do what it has planned for the next turns of this loop."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+
     async def idle(self) -> None:
         """Wait until nothing is left of any stream."""
         await wait_until(lambda: not any(self.loads) and not self.router.occupancy.permits())

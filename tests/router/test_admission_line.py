@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from actors import RoutedRequest, WorkerView
-from actors.errors import ActorDead, AllBusy
+from actors.errors import ActorDead, AllBusy, NoWorkers
 from actors.router.relay import Relay
 from tests.router import policies
 from tests.router.local_rig import GO, LocalRig, local_rig
@@ -182,3 +182,53 @@ async def test_cancelled_requests_are_not_put_to_the_function(tmp_path: Path) ->
         policies.GO.set()
         assert await after == 0
         assert len(policies.SHOWN) == 2
+
+
+@BOTH
+async def test_nobody_waits_for_an_endpoint_whose_last_worker_has_left(
+    tmp_path: Path, policy: dict[str, Any]
+) -> None:
+    router = {"queue": 100, "queue_timeout": 60.0} | policy
+    async with local_rig(tmp_path, 2, capacity=1, router=router) as here:
+        records = list(here.told.records)
+        held = await here.held(2)
+        waits = [here.call("waits", timeout=100.0) for _ in range(3)]
+        await wait_until(lambda: here.waiting == 3)
+        here.told.remove(records[0])
+        await here.settled()
+        assert here.waiting == 3  # for the other one
+        here.told.remove(records[1])
+        here.told.add(records[1])  # in one turn: it was not away
+        await here.settled()
+        assert here.waiting == 3
+        here.told.remove(records[1])
+        async with asyncio.timeout(10 * TICK):
+            failed = await asyncio.gather(*waits, return_exceptions=True)
+        assert {type(each) for each in failed} == {NoWorkers}, failed
+        assert all(str(each) == str(failed[0]) for each in failed)
+        with pytest.raises(NoWorkers) as caught:
+            await here.call("quick")
+        assert str(caught.value) == str(failed[0])  # as who comes now is told
+        assert here.router.counters.errors == {"no_workers": 4}
+        for each in records:
+            here.told.add(each)
+        here.gate.set()
+        assert sorted(await asyncio.gather(*held)) == [0, 1]
+        assert here.order == ["held 0", "held 1"]
+
+
+async def test_nor_does_who_waited_for_the_policy_when_the_last_one_left(tmp_path: Path) -> None:
+    router: dict[str, Any] = {"queue": 100, "queue_timeout": 60.0, "policy": "tests:slow"}
+    router["load"] = lambda target: slow
+    async with local_rig(tmp_path, 1, capacity=9, router=router) as here:
+        user = here.router._choosing._user
+        assert user is not None
+        calls = [here.call("go", metadata={"do": "hang"}) for _ in range(3)]
+        await wait_until(lambda: len(policies.SHOWN) == 1 and len(user._waiting) == 2)
+        record = here.told.records[0]
+        here.told.remove(record)
+        policies.GO.set()
+        async with asyncio.timeout(10 * TICK):
+            failed = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(each) for each in failed} == {NoWorkers}, failed
+        here.told.add(record)
