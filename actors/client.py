@@ -141,8 +141,8 @@ class Client(Caller):
     async def workers(self, endpoint: str = "") -> list[WorkerState]:
         """Who serves ``endpoint`` (all endpoints without one), ordered by instance.
 
-        Asks one router of the node, which knows the workers of other nodes too. Raises NoWorkers
-        when there is none.
+        Asks one router of the node, which knows the workers of other nodes too; where nobody serves
+        it the list is empty. Raises NoWorkers when the node has no router.
         """
         if not self._open:
             raise LocalProtocolError(_OUTSIDE)

@@ -15,7 +15,7 @@ import contextvars
 import logging
 import os
 import secrets
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from actors.client import Client
@@ -242,16 +242,19 @@ class Outpost:
         """The instances of the engines that this node serves."""
         return {each.instance for each in self._discovery.records if each.kind == "engine"}
 
-    async def meet(self, peers: Mapping[str, set[int]], limit: float) -> dict[str, str]:
-        """Wait until this node's routers know the engines of ``peers``: instances by the
-        ``host:port`` of their node.
+    async def meet(
+        self, peers: Mapping[str, Callable[[], set[int]]], limit: float
+    ) -> dict[str, str]:
+        """Wait until this node's routers know the engines of ``peers``: what tells the instances
+        there now, by the ``host:port`` of their node.
 
         What is missing after ``limit`` seconds, and why; the routers go on trying.
         """
         missing: dict[str, str] = {}
+        named = self._spec.peers
         deadline = asyncio.get_running_loop().time() + limit
         for router in self._spec.routers:
-            while missing := _missing(await self._inspect(router.name), peers):
+            while missing := _missing(await self._inspect(router.name), peers, named):
                 if asyncio.get_running_loop().time() > deadline:
                     return missing
                 await asyncio.sleep(_MEETING)
@@ -296,14 +299,18 @@ class Outpost:
         self._bus.close()
 
 
-def _missing(router: Mapping[str, Any], peers: Mapping[str, set[int]]) -> dict[str, str]:
-    """Which peers a router does not know completely, and why, by what it says of itself."""
+def _missing(
+    router: Mapping[str, Any], peers: Mapping[str, Callable[[], set[int]]], named: Sequence[str]
+) -> dict[str, str]:
+    """Which peers a router does not know completely, and why, by what it says of itself; those that
+    are not ``named`` it is to find in a directory.
+    """
     states: dict[str, str] = router.get("peers", {})
     known = {worker["instance"] for worker in router.get("workers", ())}
     missing = {}
     for peer, engines in peers.items():
-        if why := states.get(peer, "the router has not tried it"):
+        if peer in named and (why := states.get(peer, "the router has not tried it")):
             missing[peer] = plain(peer, why)
-        elif not engines <= known:
+        elif not engines() <= known:
             missing[peer] = "some of its engines have not been heard of"
     return missing

@@ -17,7 +17,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -132,15 +132,29 @@ class _Node:
         info = read_info(self.folder)
         return "" if info is None else info.listen
 
-    async def meet(self, doors: Mapping[str, set[int]]) -> None:
-        """Wait until this node knows the engines of those peers that belong to the same cluster:
-        from then on they can be called. ``doors``: the engines behind each.
+    async def meet(self, others: Sequence[_Node]) -> None:
+        """Wait until this node knows the engines of those of the same cluster that it is to find,
+        as peers or in a directory: from then on they can be called.
         """
-        peers = {peer: doors[peer] for peer in self.spec.peers if peer in doors}
+        peers = {
+            each.listen: each.outpost.engines
+            for each in others
+            if each is not self and (each.listen in self.spec.peers or each.shows(self))
+        }
         limit = self.spec.settings.connect_timeout or self.spec.settings.start_timeout
         if peers:
             for peer, why in (await self.outpost.meet(peers, limit)).items():
                 self._tell(f"node {self.spec.name} has not met its peer {peer} yet: {why}")
+
+    def shows(self, other: _Node) -> bool:
+        """Whether it writes what it serves where ``other`` looks."""
+        spec, directory = self.spec, other.spec.directory
+        return bool(
+            spec.ingress is not None
+            and spec.directory
+            and directory
+            and os.path.realpath(spec.directory) == os.path.realpath(directory)
+        )
 
     async def stop(self) -> None:
         """Stop in order, then by force; nothing is left."""
@@ -206,9 +220,8 @@ class Cluster:
             group = await self._tasks.enter_async_context(asyncio.TaskGroup())
             for node in self._nodes:
                 await node.wait_ready(group)
-            doors = {node.listen: node.outpost.engines() for node in self._nodes}
             for node in self._nodes:
-                await node.meet(doors)
+                await node.meet(self._nodes)
         except BaseException:
             await self._stop()
             raise

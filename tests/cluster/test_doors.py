@@ -197,3 +197,20 @@ async def test_an_ingress_may_live_in_the_launchers_process() -> None:
     async with Cluster([near, far]) as cluster, cluster.client("a") as client:
         assert cluster.nodes[1].listen == door
         assert await client.call("test.echo.one", [1]) == [1]
+
+
+async def test_nodes_that_share_a_directory_have_met_when_they_are_up(tmp_path: Path) -> None:
+    def served(name: str, engine: EngineSpec) -> NodeSpec:
+        door = "127.0.0.1:0"
+        return NodeSpec(name, engines=[engine], listen=door, directory=folder, settings=QUICK)
+
+    folder, link = str(tmp_path), tmp_path / "link"
+    link.symlink_to(tmp_path)
+    near = NodeSpec(name="a", directory=str(link), settings=QUICK)
+    async with Cluster([near, served("b", ECHO), served("c", WHERE)]) as cluster:
+        for name in "abc":
+            async with cluster.client(name) as client:
+                assert len(await client.workers()) == 2
+                assert await client.call("test.echo.one", [1]) == [1]
+                assert await client.call("test.where.one", None)
+                assert await client.workers("test.nobody.one") == []
