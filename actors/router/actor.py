@@ -115,6 +115,8 @@ class RouterActor(Actor):
             self._user,
         )
         self._held = self._choosing.held
+        if self._choosing.queue is not None:
+            self.members.waits = self._choosing.queue.waiting
         self._ways = Ways(
             self.options,
             self._plane,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import islice
+from typing import Final
 
 from actors.discovery.base import Change
 from actors.kernel.runtime import Runtime
@@ -20,6 +22,11 @@ from actors.router.policy import Policy
 from actors.router.pool import Pool
 from transport.bus.address import Address
 from transport.errors import shown
+
+#: Endpoints without a worker that are remembered, so that a stream to one is told that nobody is
+#: alive rather than that nobody knows it. Names come from other nodes: they must not be kept for
+#: ever.
+_KEPT: Final = 1024
 
 
 def _own(record: Record) -> bool:
@@ -48,8 +55,12 @@ class Members:
         self._freed = freed
         self._found = found
         self._records: dict[str, dict[int, Record]] = {}
-        #: By endpoint; one whose last worker has left stays.
+        #: By endpoint; one whose last worker has left stays for a while.
         self.pools: dict[str, Pool] = {}
+        #: Those without a worker, the one that lost its last first.
+        self._gone: dict[str, Pool] = {}
+        #: Whether streams wait for a worker of an endpoint.
+        self.waits: Callable[[str], bool] = lambda endpoint: False
         #: Those with something that time ends, such as a quarantine.
         #: While there is none, how streams end well is no news.
         self.troubled: dict[str, Pool] = {}
@@ -94,6 +105,7 @@ class Members:
             return
         worker = self._occupancy.add(record)
         self._records.setdefault(record.endpoint, {})[record.instance] = record
+        self._gone.pop(record.endpoint, None)
         # Before anybody hears of it, who may withdraw it at once.
         self.pool(record.endpoint).add(worker)
         for hear in self.when_added:
@@ -121,24 +133,43 @@ class Members:
 
     def remove(self, record: Record, reason: str) -> None:
         """A worker gets no new streams."""
-        known = self._records.get(record.endpoint, {}).pop(record.instance, None)
+        records = self._records.get(record.endpoint, {})
+        known = records.pop(record.instance, None)
         if known is None:
             return
+        if not records:
+            del self._records[record.endpoint]
         worker = self._occupancy.workers.get(place_of(known))
+        pool = self.pools[known.endpoint]
         if worker is not None:
-            self.pools[known.endpoint].remove(worker)
+            pool.remove(worker)
+        if not pool.members:
+            self._gone[pool.endpoint] = pool
+            self._forget()
         for hear in self.when_removed:
             hear(known, reason)
         if known.via:
             self._occupancy.retire(place_of(known))
+
+    def _forget(self) -> None:
+        """Let go of the endpoints that have been without a worker for longest; not of one for which
+        streams wait, or whose workers may come back to what is left of their quarantines.
+        """
+        for endpoint, pool in list(islice(self._gone.items(), max(0, len(self._gone) - _KEPT))):
+            del self._gone[endpoint]
+            if pool.calm and not self.waits(endpoint):
+                del self.pools[endpoint]
+            else:
+                self._gone[endpoint] = pool
 
     def down(self, address: Address, reason: str) -> None:
         """A process of this node is gone."""
         for endpoint, records in list(self._records.items()):
             record = records.get(address.incarnation)
             if record is not None and record.address == address:
+                pool = self.pools[endpoint]
                 self.remove(record, reason)
-                self.pools[endpoint].faults.forget(record.instance)
+                pool.faults.forget(record.instance)
 
     # What became of streams.
 
