@@ -259,8 +259,9 @@ class Settings:
     ingress_pool: int = _setting(10_000, whole(1, 1 << 20))
     ingress_queue: int = _setting(40_000, whole(0, 1 << 20))
     ingress_queue_bytes: int = _setting(256 * MIB, size(64 * KIB, 64 * GIB))
-    #: Times that a request which no worker has begun is tried elsewhere; times that a stream which
-    #: broke is continued elsewhere, and bytes of its items that are kept for that.
+    #: Times that a request is tried elsewhere which no worker has begun, or whose worker has died
+    #: before the first item; times that a stream which broke is continued elsewhere, and bytes of
+    #: its items that are kept for that.
     retry_limit: int = _setting(3, whole(0, 1000))
     migration_limit: int = _setting(0, whole(0, 1000))
     migration_bytes: int = _setting(64 * MIB, size(64 * KIB, 64 * GIB))
