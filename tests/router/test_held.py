@@ -66,7 +66,9 @@ async def test_what_no_peer_serves_is_told_when_all_have_answered(tmp_path: Path
 
 async def test_a_peer_that_does_not_answer_is_waited_for_and_named(tmp_path: Path) -> None:
     with silent() as peer:
-        async with router_rig(tmp_path, peers=(peer,), connect_timeout=10 * TICK) as here:
+        limits = {"connect_timeout": 5 * TICK, "ack_timeout": 10 * TICK}
+        async with router_rig(tmp_path, peers=(peer,), **limits) as here:
+            here.actor.patience = TICK  # that peer reads no good-bye either
             task = asked(here)
             await wait_until(lambda: len(here.actor._held._held) == 1)
             words = rf"peers \({peer}\) have not answered yet; try again"
@@ -83,6 +85,7 @@ async def test_a_peer_that_does_not_answer_is_waited_for_and_named(tmp_path: Pat
 async def test_a_stream_that_waits_can_be_cancelled(tmp_path: Path, how: str) -> None:
     with silent() as peer:
         async with router_rig(tmp_path, peers=(peer,), connect_timeout=30.0) as here:
+            here.actor.patience = TICK
             held = here.actor._held._held
             async with here.client.stream(GO, {"b": bytes(64 << 10)}) as items:
                 first = asyncio.ensure_future(anext(items))
@@ -105,6 +108,7 @@ async def test_only_so_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("actors.router.held._STREAMS", 2)
     with silent() as peer:
         async with router_rig(tmp_path, peers=(peer,), connect_timeout=30.0) as here:
+            here.actor.patience = TICK
             tasks = [asked(here) for _ in range(2)]
             await wait_until(lambda: len(here.actor._held._held) == 2)
             with pytest.raises(NoWorkers, match="have not answered yet; try again"):
