@@ -120,9 +120,37 @@ def _seconds(text: str) -> float | None:
 def _streams(text: str) -> int | str:
     if text.lower() == "none":
         return "none"
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 30):
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected streams, or none")
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1 << 30):
+        raise _wrong(text, "a whole number above 0, or none")
     return int(text)
+
+
+def _wrong(text: str, allowed: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"{text[:100]!r} is not allowed; expected {allowed}")
+
+
+def _instance(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 20 and 0 < int(text) < 1 << 64):
+        raise _wrong(text, "the id of a worker, as callhome busy shows it")
+    return int(text)
+
+
+def _priority(text: str) -> int:
+    return _whole(text, -1_000_000_000, 1_000_000_000)
+
+
+def _times(text: str) -> int:
+    return _whole(text, 0, 1000)
+
+
+def _whole(text: str, low: int, high: int) -> int:
+    try:
+        found = int(text)
+    except ValueError:
+        found = low - 1
+    if not low <= found <= high:
+        raise _wrong(text, f"a whole number from {low} to {high}")
+    return found
 
 
 def _fraction(text: str) -> float | str:
@@ -226,7 +254,7 @@ def _add_talk(add: Any) -> None:
             help="the request (null); - is stdin",
         )
         talk.add_argument(
-            "--migration-limit", type=int, metavar="N",
+            "--migration-limit", type=_times, metavar="N",
             help="times to go on at another worker when this one fails",
         )  # fmt: skip
         _add_road(talk)
@@ -237,9 +265,9 @@ def _add_talk(add: Any) -> None:
 
 
 def _add_road(talk: argparse.ArgumentParser) -> None:
-    talk.add_argument("--instance", type=int, metavar="ID", help="this worker and no other")
+    talk.add_argument("--instance", type=_instance, metavar="ID", help="this worker and no other")
     talk.add_argument(
-        "--priority", type=int, default=0, metavar="N",
+        "--priority", type=_priority, default=0, metavar="N",
         help="of two that wait at a router, the larger goes first (0)",
     )  # fmt: skip
     talk.add_argument(

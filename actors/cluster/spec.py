@@ -52,7 +52,8 @@ class RouterSpec(Checked):
     A worker is busy from ``busy_streams`` streams or ``busy_fraction`` of its capacity on, where
     these are given. When all are busy, ``queue`` streams may wait for one, ``queue_timeout``
     seconds each; beside several routers the engines need a queue, too, of a place for each router
-    at least (they have one by default). ``dispatch`` makes the router's ``StreamingDispatch``, in place of ours.
+    at least (they have one by default). ``dispatch`` makes the router's ``StreamingDispatch``, in
+    place of ours.
 
     It is started again however it ends: without it the node has no door.
     """

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from actors.config import wrong
 from actors.discovery.base import Discovery, Listener
 from actors.discovery.merged import MergedDiscovery
-from actors.errors import SpecError, Unsupported
+from actors.errors import Unsupported
 from actors.kernel.actor import Actor, handles
 from actors.kernel.role import Role
 from actors.kernel.served import Served
@@ -47,13 +47,10 @@ from transport.errors import CallHomeError
 #: Seconds for other nodes to answer a router that has just started, where no limit is set for
 #: connections.
 _PATIENCE = 5.0
-#: What a home tells the peer of its stream, and what a relay does with it.
-_RELAYED: dict[type, Callable[[Relay, Any], None]] = {
-    Credit: lambda relay, m: relay.credit(m),
-    Feed: lambda relay, m: relay.feed(m),
-    FeedItem: lambda relay, m: relay.feed_item(m),
-    FeedEnd: lambda relay, m: relay.feed_end(m),
-}
+#: Streams at which a worker may be said to be busy.
+_MOST = 1 << 30
+#: What a home tells the peer of its stream.
+_Told = TypeVar("_Told", Credit, Feed, FeedItem, FeedEnd)
 
 
 class RouterActor(Actor):
@@ -165,8 +162,10 @@ class RouterActor(Actor):
         }
         runtime.on(Stop, self._stop)
         runtime.on(Kill, self._kill)
-        for kind, take in _RELAYED.items():
-            runtime.on(kind, partial(self._relayed, take, runtime.handler(kind)))
+        self._relay(Credit, lambda relay, m: relay.credit(m))
+        self._relay(Feed, lambda relay, m: relay.feed(m))
+        self._relay(FeedItem, lambda relay, m: relay.feed_item(m))
+        self._relay(FeedEnd, lambda relay, m: relay.feed_end(m))
         runtime.on(Report, self._report)
         runtime.when_down.append(self._down)
         runtime.timers.append(self._check)
@@ -291,19 +290,20 @@ class RouterActor(Actor):
             self.runtime.port.send(worker.address, m)
             self.runtime.port.flush()
 
-    def _relayed(
-        self,
-        take: Callable[[Relay, Any], None],
-        other: Callable[[int, Any], None],
-        sender: int,
-        m: Any,
-    ) -> None:
-        """What a home tells its peer: the worker that this router relays to, or this actor."""
-        relay = self._plane.find(sender, m.stream)
-        if relay is None:
-            other(sender, m)
-        else:
-            take(relay, m)
+    def _relay(self, kind: type[_Told], take: Callable[[Relay, _Told], None]) -> None:
+        """What a home tells its peer is for the worker that this router relays to, which ``take``
+        does, or for this actor.
+        """
+        own, relays = self.runtime.handler(kind), self._plane.relays
+
+        def heard(sender: int, m: _Told) -> None:
+            relay = relays.get((sender, m.stream))
+            if relay is None:
+                own(sender, m)
+            else:
+                take(relay, m)
+
+        self.runtime.on(kind, heard)
 
     def begin_stream(self, stream: Served) -> None:
         if stream.open.many:
@@ -320,10 +320,10 @@ class RouterActor(Actor):
     async def busy_at(self, message: BusyAt) -> AsyncIterator[list[Any]]:
         """Set from when on workers are busy, for all endpoints and at once. Raises SpecError."""
         streams, fraction = message
-        if streams is not None and (type(streams) is not int or streams < 1):
-            raise SpecError(f"busy_streams: {streams!r} is not allowed; expected a number above 0")
+        if streams is not None and not (type(streams) is int and 0 < streams <= _MOST):
+            raise wrong("busy_streams", streams, f"a whole number from 1 to {_MOST}")
         if fraction is not None and not (type(fraction) in (int, float) and 0 < fraction <= 1e9):
-            raise SpecError(f"busy_fraction: {fraction!r} is not allowed; expected more than 0")
+            raise wrong("busy_fraction", fraction, "a number above 0")
         limits = self.limits
         former = [limits.streams, limits.fraction]
         limits.streams, limits.fraction = streams, None if fraction is None else float(fraction)

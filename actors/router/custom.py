@@ -28,6 +28,9 @@ from actors.router.options import Options
 LIMIT: Final = 1.0
 #: Threads that may hang in the function at the same time.
 _HUNG: Final = 8
+#: Characters of what it has raised, and of where.
+_TEXT: Final = 500
+_TRACEBACK: Final = 8000
 
 
 class WorkerView(NamedTuple):
@@ -123,8 +126,8 @@ class _Raised:
         self.text, self.traceback = type(error).__name__, ""
         # Its ``__str__`` is the user's as well, and formatting looks at more than that.
         with contextlib.suppress(Exception):
-            self.text = "".join(traceback.format_exception_only(error)).strip()
-            self.traceback = "".join(traceback.format_exception(error))
+            self.text = "".join(traceback.format_exception_only(error)).strip()[:_TEXT]
+            self.traceback = "".join(traceback.format_exception(error))[:_TRACEBACK]
 
 
 #: The instance that was chosen, how that looks which is no choice, or what was raised.

@@ -32,6 +32,8 @@ def as_told(workers: Views, request: RoutedRequest) -> Any:
     what = request.metadata.get("do", "")
     if what == "raise":
         raise ValueError(f"no luck with {len(workers)} workers")
+    if what == "talk":
+        raise ValueError("no luck " * 100_000)
     if what == "exit":
         raise SystemExit(3)
     if what == "hang":

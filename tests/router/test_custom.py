@@ -122,6 +122,7 @@ async def test_workers_are_looked_at_when_it_is_the_requests_turn() -> None:
     ("what", "words"),
     [
         ("raise", "raised ValueError: no luck with 2 workers"),
+        ("talk", "raised ValueError: no luck no luck"),
         ("exit", "raised SystemExit: 3"),
         ("unspeakable", "raised tests.router.policies.Unspeakable"),
         ("none", "returned None; it is to return one of the 2 workers"),
@@ -141,8 +142,8 @@ async def test_what_it_does_wrong_is_an_error_of_that_request(what: str, words: 
         error = await failure(policy, what)
         gc.collect()
     assert error.message.startswith(f"policy mine:it {words}")
-    assert len(error.message) < 400
-    assert all(isinstance(each, str) for each in error.details.values())
+    assert len(error.message) < 600
+    assert all(isinstance(each, str) and len(each) < 10_000 for each in error.details.values())
     if what == "raise":
         assert "in as_told" in error.details["traceback"]
     (worker,) = seen(0)
