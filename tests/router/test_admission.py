@@ -82,12 +82,12 @@ async def test_busy_limits_change_while_it_runs_and_at_once(tmp_path: Path) -> N
         rubbish: Any = ("x" * 10_000, 1.5, True, 1 << 80)
         for wrong in (BusyAt(0), *map(BusyAt, rubbish)):
             with pytest.raises(
-                SpecError, match="busy_streams: .*expected a whole number"
+                SpecError, match=r"busy_streams: .*expected a whole number"
             ) as caught:
                 await here.ref.ask(wrong)
             assert len(str(caught.value)) < 400
         for wrong in (BusyAt(None, 0.0), BusyAt(fraction=-1.0), BusyAt(None, math.nan)):
-            with pytest.raises(SpecError, match="busy_fraction: .*expected a number above 0"):
+            with pytest.raises(SpecError, match=r"busy_fraction: .*expected a number above 0"):
                 await here.ref.ask(wrong)
         assert await here.ref.ask(BusyAt()) == [None, 0.5]
         assert await here.call("quick") in (0, 1)
