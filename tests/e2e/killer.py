@@ -59,37 +59,25 @@ class Killer:
 
 
 async def killed_streams(
-    *,
-    streams: int,
-    at_once: int,
-    items: int,
-    workers: int,
-    pace: float,
-    every: float,
-    kills: int,
-    road: str = "node",
+    client: Client, killer: Killer, *, streams: int, at_once: int, items: int, pace: float
 ) -> Result:
-    """So many streams, ``at_once`` of them at a time, ``pace`` seconds between two items, while a
-    worker is killed ``every`` seconds, at most ``kills`` times.
+    """So many streams, ``at_once`` of them at a time, ``pace`` seconds between two items, while the
+    killer is at work.
     """
-    spec = EngineSpec(TOKENS, "tests.e2e.moving_engines:Tokens", replicas=workers, capacity=at_once)
-    async with cluster_on(NodeSpec(engines=[spec]), road) as cluster, cluster.client() as client:
-        killer = Killer(client, every, kills)
-        await wait_until(lambda: len(killer.workers()) == workers, 100 * TICK, "all workers")
-        begun, places = time.monotonic(), asyncio.Semaphore(at_once)
+    begun, places = time.monotonic(), asyncio.Semaphore(at_once)
 
-        async def one(number: int) -> str:
-            async with places:
-                return await _stream(client, number, items, pace)
+    async def one(number: int) -> str:
+        async with places:
+            return await _stream(client, number, items, pace)
 
-        killing = asyncio.create_task(killer.run())
-        found = await asyncio.gather(*map(one, range(streams)))
-        seconds = time.monotonic() - begun
-        killing.cancel()
-        await asyncio.wait({killing})
-        counts = client.statistics()
-        migrated, retried = counts["migrated.ongoing_request"], counts["retried"]
-        return Result([each for each in found if each], killer.kills, migrated, retried, seconds)
+    killing = asyncio.create_task(killer.run())
+    found = await asyncio.gather(*map(one, range(streams)))
+    seconds = time.monotonic() - begun
+    killing.cancel()
+    await asyncio.wait({killing})
+    counts = client.statistics()
+    migrated, retried = counts["migrated.ongoing_request"], counts["retried"]
+    return Result([each for each in found if each], killer.kills, migrated, retried, seconds)
 
 
 async def _stream(client: Client, number: int, items: int, pace: float) -> str:
@@ -107,6 +95,23 @@ async def _stream(client: Client, number: int, items: int, pace: float) -> str:
     return "" if seen == due else f"stream {number} brought {len(seen)} items: {seen[:300]}"
 
 
+async def _run(given: argparse.Namespace) -> Result:
+    """The long form, in a cluster of its own."""
+    spec = EngineSpec(
+        TOKENS, "tests.e2e.moving_engines:Tokens", replicas=given.workers, capacity=given.at_once
+    )
+    async with (
+        cluster_on(NodeSpec(engines=[spec]), given.road) as cluster,
+        cluster.client() as client,
+    ):
+        killer = Killer(client, given.every, 1 << 30)
+        await wait_until(lambda: len(killer.workers()) == given.workers, 100 * TICK, "all workers")
+        return await killed_streams(
+            client, killer,
+            streams=given.streams, at_once=given.at_once, items=given.items, pace=given.pace,
+        )  # fmt: skip
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.killer", description=__doc__)
@@ -118,7 +123,7 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two kills")
     parser.add_argument("--road", choices=ROADS, default="node", help="workers here or elsewhere")
     given = parser.parse_args()
-    result = asyncio.run(killed_streams(**vars(given), kills=1 << 30))
+    result = asyncio.run(_run(given))
     for line in result.wrong[:20]:
         print(line)  # noqa: T201
     print(  # noqa: T201

@@ -88,7 +88,7 @@ class Via(Engine[dict[str, Any], Any]):
         def resume(request: dict[str, Any], delivered: list[int]) -> dict[str, Any]:
             return {**request, "first": len(delivered)}
 
-        stream = ctx.stream("t.plain.go", request, migration_limit=1, priority=1, resume=resume)
+        stream = ctx.stream("t.plain.go", request, migration_limit=3, priority=1, resume=resume)
         async with stream as items:
             async for item in items:
                 yield item

@@ -1,10 +1,12 @@
-"""Streams that are continued at another worker: no item twice, none missing; what cannot go on."""
+"""Streams that are continued at another worker: no item twice, none missing; what cannot go on.
+
+Most of what this costs is the starting of processes: checks that can share a cluster do, and all
+their workers die at one moment.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,47 +20,55 @@ from actors.errors import (
     LocalProtocolError,
     PeerLost,
 )
-from tests.e2e.killer import killed_streams
-from tests.e2e.standing import ROADS, cluster_on
+from tests.e2e.killer import Killer, killed_streams
+from tests.e2e.standing import cluster_on
 from tests.e2e.test_retry import victim
 from tests.e2e.watching import inspect, kill
 from tests.waiting import TICK, wait_until
 
 ENGINES = "tests.e2e.moving_engines"
-TOKENS, PLAIN, TALK = "t.tokens.go", "t.plain.go", "t.talk.go"
+TOKENS, PLAIN, TALK, VIA = "t.tokens.go", "t.plain.go", "t.talk.go", "t.via.go"
 
 
-def node(*classes: str, replicas: int = 2) -> NodeSpec:
+def node(**replicas: int) -> NodeSpec:
     """So many workers of each class."""
     engines = [
-        EngineSpec(f"t.{name.lower()}.go", f"{ENGINES}:{name}", replicas=replicas)
-        for name in classes
+        EngineSpec(f"t.{name.lower()}.go", f"{ENGINES}:{name}", replicas=count)
+        for name, count in replicas.items()
     ]
     return NodeSpec(name="a", engines=engines)
 
 
-@pytest.mark.parametrize("road", ROADS)
-async def test_conformance_39_a_token_stream_goes_on_where_it_was(
-    tmp_path: Path, road: str
-) -> None:
-    """Lists, tuples and arrays of ids; limits at the top and nested; frames among the items."""
-    async with cluster_on(node("Tokens"), road) as cluster, cluster.client() as client:
-        kinds: dict[str, Any] = {
-            "list": {"token_ids": [7, 8, 9], "max_tokens": 40, "min_tokens": 5},
-            "array": {"token_ids": np.array([7, 8, 9], "int32"), "max_tokens": 40},
-            "nested": {"token_ids": (7, 8, 9), "stop_conditions": {"max_tokens": 40}},
-            "frames": {"token_ids": [7, 8, 9], "max_tokens": 40, "frames": True},
-        }
-        if road == "nodes":
-            del kinds["nested"], kinds["array"]
-        done = [moved(client, tmp_path / name, kinds[name]) for name in kinds]
-        await asyncio.gather(*done)
-        assert client.statistics()["migrated.ongoing_request"] >= len(kinds)
-        await wait_until(lambda: client.runtime.memory.statistics().slots == 0, what="no frame")
+async def ready(client: Client, endpoint: str, count: int = 2) -> None:
+    """Wait until the router knows so many workers (again)."""
+
+    async def known() -> bool:
+        return len(await client.workers(endpoint)) == count
+
+    await wait_until(known, 100 * TICK, f"{count} workers")
 
 
-async def moved(client: Client, place: Path, request: dict[str, Any]) -> None:
-    """One stream whose worker dies in front of token 20, and perhaps once more beside another."""
+class Fall:
+    """The moment at which all workers are killed: when so many streams hold at one."""
+
+    def __init__(self, streams: int) -> None:
+        self._missing = streams
+        self._pids: set[int] = set()
+        self._fallen = asyncio.Event()
+
+    async def at(self, place: Path) -> None:
+        """A stream holds there; wait for the others, and until the workers are dead."""
+        self._pids.add(await victim(place))
+        self._missing -= 1
+        if not self._missing:
+            for pid in self._pids:
+                kill(pid)
+            self._fallen.set()
+        await asyncio.wait_for(self._fallen.wait(), 100 * TICK)
+
+
+async def moved(client: Client, place: Path, request: dict[str, Any], fall: Fall) -> None:
+    """One token stream whose worker dies in front of token 20."""
     request |= {"hold_at": 20, "hold": str(place), "pace": 0.001}
     pids, values = set(), []
     async with client.stream(TOKENS, request, timeout=60.0, migration_limit=9) as items:
@@ -69,20 +79,121 @@ async def moved(client: Client, place: Path, request: dict[str, Any]) -> None:
             if item:
                 assert int(item["frame"][-1]) == values[-1]
             if values[-1] == 19:
-                kill_all([await victim(place)])
+                await fall.at(place)
         assert values == list(range(3, 43))
-        assert 2 <= len(pids) <= items.attempts
+        assert 2 == len(pids) <= items.attempts
         assert items.received == 40
 
 
-def kill_all(pids: list[int]) -> None:
-    """Kill those that live still."""
-    for pid in set(pids):
-        with contextlib.suppress(ProcessLookupError):
-            kill(pid)
+async def limited(cluster: Cluster, client: Client, folder: Path, fall: Fall) -> None:
+    """Items over the bytes that are kept, a stream that is complete, a limit of none."""
+    settings = Settings.load(migration_limit=3, migration_bytes=65_536)
+    request = {"token_ids": [1], "max_tokens": 9, "frames": True, "hold_at": 4}
+    ending = {"token_ids": [1], "max_tokens": 3, "hold_at": "end"}
+    async with (
+        cluster.client(settings=settings) as other,
+        other.stream(TOKENS, request | {"hold": str(folder / "full")}) as full,
+        # All its tokens have come when the worker dies: the stream is complete.
+        client.stream(TOKENS, ending | {"hold": str(folder / "end")}, migration_limit=3) as whole,
+        client.stream(TOKENS, ending | {"hold": str(folder / "none")}) as none,
+    ):
+        for items in (full, whole, none):
+            assert [(await anext(items))["token_ids"] for _ in range(3)] == [[1], [2], [3]]
+        await asyncio.gather(*(fall.at(folder / name) for name in ("full", "end", "none")))
+        with pytest.raises(PeerLost, match="over migration_bytes"):
+            await anext(full)
+        assert [item async for item in whole] == []
+        assert whole.attempts == 1
+        with pytest.raises(PeerLost):
+            await anext(none)
 
 
-async def test_a_users_resume_and_what_is_wrong_with_it(tmp_path: Path) -> None:
+async def cancelled(cluster: Cluster, folder: Path, fall: Fall) -> None:
+    """Conformance 40: a cancel in the middle of a migration."""
+    async with cluster.client() as client:
+        streams, readers = [], []
+        for how in ("stop", "kill", "leave"):
+            request = {"token_ids": [1], "max_tokens": 9, "hold_at": 3, "hold": str(folder / how)}
+            items = client.stream(TOKENS, request, migration_limit=3)
+            assert [(await anext(items))["token_ids"] for _ in range(2)] == [[1], [2]]
+            streams.append(items)
+            readers.append(asyncio.create_task(anext(items)))
+        await asyncio.gather(*(fall.at(folder / how) for how in ("stop", "kill", "leave")))
+        between = client.runtime.home.between
+        await wait_until(lambda: len(between.contexts()) == 3, what="they pause")
+        streams[0].stop("enough")
+        streams[1].kill("enough")
+        await streams[2].aclose()
+        for items, reading in zip(streams, readers, strict=True):
+            with pytest.raises(Cancelled):
+                await reading
+            # There was nobody at the second, or one whose death was not known yet.
+            assert 2 <= items.attempts <= 3
+            await items.aclose()
+        assert not between.contexts()
+
+
+async def test_conformance_39_and_40_token_streams_go_on_where_they_were(tmp_path: Path) -> None:
+    """Lists, tuples and arrays of ids; limits at the top and nested; frames among the items."""
+    kinds: dict[str, Any] = {
+        "list": {"token_ids": [7, 8, 9], "max_tokens": 40, "min_tokens": 5},
+        "array": {"token_ids": np.array([7, 8, 9], "int32"), "max_tokens": 40},
+        "nested": {"token_ids": (7, 8, 9), "stop_conditions": {"max_tokens": 40}},
+        "frames": {"token_ids": [7, 8, 9], "max_tokens": 40, "frames": True},
+    }
+    async with Cluster(node(Tokens=2)) as cluster, cluster.client() as client:
+        await ready(client, TOKENS)
+        fall = Fall(len(kinds) + 3 + 3)
+        async with asyncio.TaskGroup() as checks:
+            for name, request in kinds.items():
+                checks.create_task(moved(client, tmp_path / name, request, fall))
+            checks.create_task(limited(cluster, client, tmp_path, fall))
+            checks.create_task(cancelled(cluster, tmp_path, fall))
+        assert client.statistics()["migrated.ongoing_request"] >= len(kinds)
+        await wait_until(lambda: client.runtime.memory.statistics().slots == 0, what="no frame")
+
+        await ready(client, TOKENS)
+        async with cluster.client() as other:
+            # The long form is ``python -m tests.e2e.killer``: 1,000 streams of 200 items.
+            killer = Killer(other, 0.2, 2)
+            result = await killed_streams(
+                other, killer, streams=40, at_once=40, items=40, pace=0.02
+            )
+        assert result.wrong == []
+        assert result.kills >= 1
+        assert result.migrated > 0
+
+
+async def test_conformance_39_streams_from_another_node_outlive_worker_router_and_ingress(
+    tmp_path: Path,
+) -> None:
+    async with cluster_on(node(Tokens=2), "nodes") as cluster, cluster.client() as client:
+        await ready(client, TOKENS)
+        fall = Fall(2)
+        async with asyncio.TaskGroup() as checks:
+            for name, frames in (("list", False), ("frames", True)):
+                request = {"token_ids": [7, 8, 9], "max_tokens": 40, "frames": frames}
+                checks.create_task(moved(client, tmp_path / name, request, fall))
+        before = client.statistics()["migrated.ongoing_request"]
+        assert before >= 2
+        await wait_until(lambda: client.runtime.memory.statistics().slots == 0, what="no frame")
+
+        await ready(client, TOKENS)
+        request = {"token_ids": [1], "max_tokens": 60, "pace": 0.002}
+        values = []
+        async with client.stream(TOKENS, request, timeout=60.0, migration_limit=3) as items:
+            async for item in items:
+                values += item["token_ids"]
+                if len(values) in (20, 40):
+                    # The router of our node, then the ingress of theirs.
+                    kill(client.ref("router" if len(values) == 20 else "ingress").address.pid)
+            assert values == list(range(1, 61))
+        assert client.statistics()["migrated.ongoing_request"] == before + 2
+
+
+async def users(client: Client, folder: Path, fall: Fall) -> None:
+    """Resume functions, good ones and others."""
+
     def resume(request: dict[str, Any], delivered: list[int]) -> dict[str, Any] | None:
         assert request["first"] == 0
         assert delivered == list(range(len(delivered)))
@@ -97,87 +208,82 @@ async def test_a_users_resume_and_what_is_wrong_with_it(tmp_path: Path) -> None:
     def complete(request: Any, delivered: list[Any]) -> Any:
         return None
 
-    async with Cluster(node("Plain")) as cluster, cluster.client() as client:
-        streams, holding = {}, []
-        for function in (resume, complete, raises, rubbish):
-            place = tmp_path / function.__name__
-            request = {"first": 0, "last": 9, "hold_at": 5, "hold": str(place)}
-            items = client.stream(PLAIN, request, migration_limit=3, resume=function)
-            assert [await anext(items) for _ in range(5)] == [0, 1, 2, 3, 4]
-            streams[function.__name__] = items
-            holding.append(await victim(place))
-        kill_all(holding)  # nobody is there for a while
-        assert [item async for item in streams["complete"]] == []
-        with pytest.raises(LocalProtocolError, match=r"function .*raises failed: KeyError") as told:
-            await anext(streams["raises"])
-        assert "SIGKILL" in str(told.value)
-        assert isinstance(told.value.__cause__, KeyError)
-        with pytest.raises(LocalProtocolError, match="rubbish failed: EncodeError"):
-            await anext(streams["rubbish"])
-        assert [item async for item in streams["resume"]] == [5, 6, 7, 8]
+    streams, holding = {}, []
+    for function in (resume, complete, raises, rubbish):
+        place = folder / function.__name__
+        request = {"first": 0, "last": 9, "hold_at": 5, "hold": str(place)}
+        items = client.stream(PLAIN, request, migration_limit=3, resume=function)
+        assert [await anext(items) for _ in range(5)] == [0, 1, 2, 3, 4]
+        streams[function.__name__] = items
+        holding.append(place)
+    await asyncio.gather(*map(fall.at, holding))  # nobody is there for a while
+    assert [item async for item in streams["complete"]] == []
+    with pytest.raises(LocalProtocolError, match=r"function .*raises failed: KeyError") as told:
+        await anext(streams["raises"])
+    assert "SIGKILL" in str(told.value)
+    assert isinstance(told.value.__cause__, KeyError)
+    with pytest.raises(LocalProtocolError, match="rubbish failed: EncodeError"):
+        await anext(streams["rubbish"])
+    assert [item async for item in streams["resume"]] == [5, 6, 7, 8]
 
 
-async def both(client: Client, endpoint: str) -> None:
-    """Wait until two workers are there (again)."""
-    await wait_until(
-        lambda: sum(each.endpoint == endpoint for each in client.records()) == 2,
-        100 * TICK,
-        "two workers",
-    )
+async def handlers(client: Client, folder: Path, fall: Fall) -> None:
+    """A handler's error at the second worker is the stream's; engines that call others may have
+    their streams continued, too.
+    """
+    request = {"first": 0, "last": 9, "hold_at": 2}
+    function = lambda request, delivered: {"first": "x"}  # noqa: E731
+    async with (
+        client.stream(
+            PLAIN, request | {"hold": str(folder / "h")}, migration_limit=3, resume=function
+        ) as failing,
+        client.stream(VIA, request | {"hold": str(folder / "via")}) as called,
+    ):
+        for items in (failing, called):
+            assert [await anext(items), await anext(items)] == [0, 1]
+        await asyncio.gather(fall.at(folder / "h"), fall.at(folder / "via"))
+        with pytest.raises(EngineError, match="last"):
+            await anext(failing)
+        assert failing.attempts >= 2
+        *numbers, (attempts, seven) = [item async for item in called]
+        assert numbers == [2, 3, 4, 5, 6, 7, 8]
+        assert attempts >= 2
+        assert seven == 7
 
 
-async def test_what_cannot_be_continued_is_told_at_once(tmp_path: Path) -> None:
-    async with Cluster(node("Plain", "Talk", replicas=1)) as cluster, cluster.client() as client:
+async def hopeless(cluster: Cluster, folder: Path, fall: Fall) -> None:
+    """What cannot be continued: told at once where it was asked for. What the settings say for all
+    streams holds for those that can.
+    """
+    async with cluster.client(settings=Settings.load(migration_limit=2)) as client:
         with pytest.raises(LocalProtocolError, match="give resume="):
             client.stream(PLAIN, {"first": 0, "last": 9}, migration_limit=1)
         with pytest.raises(LocalProtocolError, match="give replay="):
             client.open(TALK, migration_limit=1)
         with pytest.raises(LocalProtocolError, match="functions"):
             client.stream(PLAIN, 1, migration_limit=1, resume="x")  # type: ignore[arg-type]
-        # What the settings say for all streams holds for those that can be continued.
-        settings = Settings.load(migration_limit=2)
-        async with Client(run=client._run, settings=settings) as other:
-            request = {"first": 0, "last": 9, "hold_at": 5, "hold": str(tmp_path / "h")}
-            async with other.stream(PLAIN, request) as items:
-                assert [await anext(items) for _ in range(5)] == [0, 1, 2, 3, 4]
-                kill(await victim(tmp_path / "h"))
-                with pytest.raises(PeerLost, match="after 5 items"):
-                    await anext(items)
-            async with other.open(TALK) as talk:
-                await talk.send("a")
-                assert await talk.recv() == [1, "a"]
+        request = {"first": 0, "last": 9, "hold_at": 5, "hold": str(folder / "hopeless")}
+        async with client.stream(PLAIN, request) as items:
+            assert [await anext(items) for _ in range(5)] == [0, 1, 2, 3, 4]
+            await fall.at(folder / "hopeless")
+            with pytest.raises(PeerLost, match="after 5 items"):
+                await anext(items)
+        async with client.open(TALK) as talk:
+            await talk.send("a")
+            assert await talk.recv() == [1, "a"]
 
 
-async def test_items_over_the_bytes_that_are_kept_and_limits_that_are_used_up(
+async def test_what_users_say_about_their_streams_and_what_cannot_be_continued(
     tmp_path: Path,
 ) -> None:
-    async with Cluster(node("Tokens")) as cluster, cluster.client() as client:
-        settings = Settings.load(migration_limit=3, migration_bytes=65_536)
-        async with Client(run=client._run, settings=settings) as other:
-            request = {"token_ids": [1], "max_tokens": 9, "frames": True, "hold_at": 4}
-            place = tmp_path / "bytes"
-            async with other.stream(TOKENS, {**request, "hold": str(place)}) as items:
-                assert [(await anext(items))["token_ids"] for _ in range(3)] == [[1], [2], [3]]
-                kill(await victim(place))
-                with pytest.raises(PeerLost, match="over migration_bytes"):
-                    await anext(items)
-        # All tokens have come when the worker dies: the stream is complete.
-        place = tmp_path / "end"
-        request = {"token_ids": [1], "max_tokens": 3, "hold_at": "end", "hold": str(place)}
-        async with client.stream(TOKENS, request, migration_limit=3) as items:
-            assert [(await anext(items))["token_ids"] for _ in range(3)] == [[1], [2], [3]]
-            kill(await victim(place))
-            assert [item async for item in items] == []
-            assert items.attempts == 1
-        # A limit of none.
-        place = tmp_path / "none"
-        request = {"token_ids": [1], "max_tokens": 3, "hold_at": 2, "hold": str(place)}
-        await both(client, TOKENS)
-        async with client.stream(TOKENS, request) as items:
-            await anext(items)
-            kill(await victim(place))
-            with pytest.raises(PeerLost):
-                await anext(items)
+    spec = node(Plain=2, Via=1, Talk=1)
+    async with Cluster(spec) as cluster, cluster.client() as client:
+        await ready(client, PLAIN)
+        fall = Fall(4 + 2 + 1)
+        async with asyncio.TaskGroup() as checks:
+            checks.create_task(users(client, tmp_path, fall))
+            checks.create_task(handlers(client, tmp_path, fall))
+            checks.create_task(hopeless(cluster, tmp_path, fall))
 
 
 async def test_a_stream_each_way_goes_on_with_what_its_replay_says(tmp_path: Path) -> None:
@@ -187,7 +293,8 @@ async def test_a_stream_each_way_goes_on_with_what_its_replay_says(tmp_path: Pat
         told.append((sent, received))
         return [{"hold": str(place), "hold_at": 3}, *sent[1:]]
 
-    async with Cluster(node("Talk")) as cluster, cluster.client() as client:
+    async with Cluster(node(Talk=3)) as cluster, cluster.client() as client:
+        await ready(client, TALK, 3)
         place = tmp_path / "both"
         array = np.ones(50_000, "u1")
         async with client.open(TALK, migration_limit=2, replay=replay) as talk:
@@ -214,7 +321,6 @@ async def test_a_stream_each_way_goes_on_with_what_its_replay_says(tmp_path: Pat
         assert received == [[1, "a"], [2, 50_000], [3, "c"]]
         assert [line for line in sent[1:] if isinstance(line, str)][:3] == ["a", "c", "d"]
 
-        await both(client, TALK)
         async with client.open(TALK) as talk:
             reading = asyncio.create_task(talk.recv())
             engines = [each for each in client.records() if each.endpoint == TALK]
@@ -232,7 +338,6 @@ async def test_a_stream_each_way_goes_on_with_what_its_replay_says(tmp_path: Pat
             assert await reading == [1, "a"]
 
         # Without replay: before anything was said it goes elsewhere, afterwards it does not.
-        await both(client, TALK)
         async with client.open(TALK) as talk:
             await talk.send({"hold": str(tmp_path / "two"), "hold_at": 0})
             await talk.send("a")
@@ -241,76 +346,3 @@ async def test_a_stream_each_way_goes_on_with_what_its_replay_says(tmp_path: Pat
                 await talk.recv()
             with pytest.raises(PeerLost):
                 await talk.send("b")
-
-
-async def test_conformance_40_a_cancel_in_the_middle_of_a_migration(tmp_path: Path) -> None:
-    async with Cluster(node("Tokens", replicas=1)) as cluster, cluster.client() as client:
-        streams, readers = [], []
-        for how in ("stop", "kill", "leave"):
-            place = tmp_path / how
-            request = {"token_ids": [1], "max_tokens": 9, "hold_at": 3, "hold": str(place)}
-            items = client.stream(TOKENS, request, migration_limit=3)
-            assert [(await anext(items))["token_ids"] for _ in range(2)] == [[1], [2]]
-            streams.append(items)
-            readers.append(asyncio.create_task(anext(items)))
-            pid = await victim(place)
-        between = client.runtime.home.between
-        kill(pid)
-        await wait_until(lambda: len(between.contexts()) == 3, what="they pause")
-        streams[0].stop("enough")
-        streams[1].kill("enough")
-        await streams[2].aclose()
-        for items, reading in zip(streams, readers, strict=True):
-            with pytest.raises(Cancelled):
-                await reading
-            assert items.attempts == 2  # there was nobody at the second
-            await items.aclose()
-        assert not between.contexts()
-
-
-async def test_a_stream_outlives_the_router_and_the_ingress_on_its_way() -> None:
-    async with cluster_on(node("Tokens"), "nodes") as cluster, cluster.client() as client:
-        found = {child.name: child.pid for each in cluster.nodes for child in each.children}
-        near = {each.node: each for each in cluster.nodes}["a"]
-        router = next(child.pid for child in near.children if child.name == "router")
-        request = {"token_ids": [1], "max_tokens": 60, "pace": 0.002}
-        values = []
-        async with client.stream(TOKENS, request, timeout=60.0, migration_limit=3) as items:
-            async for item in items:
-                values += item["token_ids"]
-                if len(values) in (20, 40):
-                    kill(router if len(values) == 20 else found["ingress"])
-            assert values == list(range(1, 61))
-        assert client.statistics()["migrated.ongoing_request"] == 2
-
-
-async def test_a_handlers_error_at_the_second_worker_is_the_streams(tmp_path: Path) -> None:
-    spec = replace(node("Plain"), engines=[
-        *node("Plain").engines, EngineSpec("t.via.go", f"{ENGINES}:Via"),
-    ])  # fmt: skip
-    async with Cluster(spec) as cluster, cluster.client() as client:
-        request = {"first": 0, "last": 9, "hold_at": 2, "hold": str(tmp_path / "h")}
-        function = lambda request, delivered: {"first": "x"}  # noqa: E731
-        async with client.stream(PLAIN, request, migration_limit=3, resume=function) as items:
-            assert [await anext(items), await anext(items)] == [0, 1]
-            kill(await victim(tmp_path / "h"))
-            with pytest.raises(EngineError, match="last"):
-                await anext(items)
-            assert items.attempts == 2
-        # Engines that call others may ask for the same.
-        await both(client, PLAIN)
-        request = {"first": 0, "last": 9, "hold_at": 2, "hold": str(tmp_path / "via")}
-        async with client.stream("t.via.go", request) as items:
-            assert [await anext(items), await anext(items)] == [0, 1]
-            kill(await victim(tmp_path / "via"))
-            assert [item async for item in items] == [2, 3, 4, 5, 6, 7, 8, [2, 7]]
-
-
-async def test_60_token_streams_under_a_killer_are_complete() -> None:
-    """The long form is ``python -m tests.e2e.killer``: 1,000 streams of 200 items."""
-    result = await killed_streams(
-        streams=60, at_once=60, items=60, workers=3, pace=0.02, every=0.4, kills=2
-    )
-    assert result.wrong == []
-    assert result.kills >= 1
-    assert result.migrated > 0
