@@ -248,8 +248,8 @@ class Caller:
     def cancel(
         self, request_id: str, *, kill: bool = True, reason: str = "cancelled by its caller"
     ) -> bool:
-        """Stop or kill the stream that was opened here under ``request_id``; False when none is in
-        flight.
+        """Stop or kill the request that was sent from here under ``request_id``, also between two
+        of its attempts; False when none is in flight.
 
         Raises LocalProtocolError for an empty id: it would name nothing, or everything.
         """
