@@ -173,7 +173,9 @@ class Session:
             self.original = error
         instance = instance_of(error)
         if kind <= BROKEN and instance:
-            self.avoid[instance] = error.code
+            # What a worker tells of others is no fault of its own, if its router hears of it here.
+            others = error.details.get("origin") == "worker" and error.code != "overloaded"
+            self.avoid[instance] = "" if others else error.code
         step = self._first_allowed(TABLE[phase, kind], phase)
         if step == RAISE:
             return Decision(RAISE, self._told(error, kind))

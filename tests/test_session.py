@@ -178,6 +178,21 @@ def test_retries_end_and_the_first_error_is_told() -> None:
     assert errors[0].__cause__ is errors[3]
 
 
+def test_what_a_worker_tells_of_others_is_not_passed_on_as_its_own_fault() -> None:
+    session = Session(3, 0, resumable=False)
+    for instance, error in enumerate(
+        [
+            WorkerUnavailable("said by its own engine", origin="worker"),
+            Overloaded("full", origin="worker"),
+            WorkerUnavailable("it stops"),
+        ],
+        1,
+    ):
+        error.details["instance"] = str(instance)
+        session.ended(error, 0)
+    assert session.avoid == {1: "", 2: "overloaded", 3: "worker.unavailable"}
+
+
 def test_one_worker_that_is_full_is_told_as_that_and_several_as_all() -> None:
     busy = AllBusy("all 1 are busy")
     one, full = Session(3, 0, resumable=False), Overloaded("full", instance="1")

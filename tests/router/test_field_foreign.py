@@ -33,7 +33,7 @@ from actors.errors import (
 from tests.router.foreign_rig import GO, begun, collected, rig
 from tests.router.rig import far_record, router_rig
 from tests.router.standin import item_frame
-from tests.waiting import TICK, wait_until
+from tests.waiting import TICK
 from transport.wire.framing import frame
 from transport.wire.plain import wrap
 
@@ -259,14 +259,3 @@ async def test_b124_the_worker_goes_just_after_it_accepted(
             assert any(isinstance(each, CallBackFailed) for each in results), results
             await here.idle()
             assert here.awaited() == 0
-
-
-async def test_b134_a_refusal_once_the_handler_has_begun_is_not_tried_again(
-    tmp_path: Path,
-) -> None:
-    async with rig(tmp_path) as (here, worker), begun(here, worker) as (items, _, half):
-        half.abort()
-        with pytest.raises(ConnectionLost):
-            await anext(items)
-        await wait_until(lambda: not here.permits)
-        assert len(worker.calls) == 1
