@@ -61,6 +61,8 @@ class RemoteReports:
         self._tasks = tasks
         self._occupancy = occupancy
         self._followed: dict[str, _Followed] = {}
+        #: Those that have no place among ``MOST``; they get one when another node is gone.
+        self._beyond: dict[str, _Followed] = {}
         self._full = False
 
     def known(self, record: Record) -> None:
@@ -68,33 +70,44 @@ class RemoteReports:
         if not record.via or record.speaks != SPEAKS:
             return
         address = record.via.partition("/")[0]
-        followed = self._followed.get(address)
+        followed = self._followed.get(address) or self._beyond.get(address)
         if followed is None:
-            if len(self._followed) >= MOST:
+            followed = _Followed()
+            if len(self._followed) < MOST:
+                self._begin(address, followed)
+            else:
+                self._beyond[address] = followed
                 self._warn()
-                return
-            followed = self._followed[address] = _Followed()
-            name = f"{self._runtime.address.name} follows the loads of {address}"
-            followed.task = self._tasks.create_task(self._follow(address, followed), name=name)
         followed.places.setdefault(record.instance, set()).add(place_of(record))
         load = followed.newest.get(record.instance)
         if load is not None:
             self._take(followed, load)
 
+    def _begin(self, address: str, followed: _Followed) -> None:
+        self._followed[address] = followed
+        name = f"{self._runtime.address.name} follows the loads of {address}"
+        followed.task = self._tasks.create_task(self._follow(address, followed), name=name)
+
     def gone(self, record: Record) -> None:
         """A worker gets no new streams; with the last of its ingress that is not followed."""
         address = record.via.partition("/")[0]
-        followed = self._followed.get(address)
+        followed = self._followed.get(address) or self._beyond.get(address)
         places = None if followed is None else followed.places.get(record.instance)
         if followed is None or places is None:
             return
         places.discard(place_of(record))
         if not places:
             del followed.places[record.instance]
-        if not followed.places:
-            del self._followed[address]
-            if followed.task is not None:
-                followed.task.cancel()
+        if followed.places:
+            return
+        if followed.task is None:
+            del self._beyond[address]
+            return
+        followed.task.cancel()
+        del self._followed[address]
+        if self._beyond:
+            address = next(iter(self._beyond))
+            self._begin(address, self._beyond.pop(address))
 
     def stop(self) -> None:
         """Follow nobody any more."""
@@ -102,6 +115,7 @@ class RemoteReports:
             if followed.task is not None:
                 followed.task.cancel()
         self._followed.clear()
+        self._beyond.clear()
 
     def find(self, home: Address, target: str) -> Record | None:
         """The ingress that is meant by a stream of this router's own; None for all others."""

@@ -93,7 +93,9 @@ async def routers(folder: Path, count: int, told: Callable[[], Told]) -> AsyncIt
 
 
 def workers(here: RouterRig, target: str = GO) -> list[Carried]:
-    return sorted(here.actor.occupancy.serving(target), key=lambda each: each.instance)
+    known = here.actor.occupancy.workers.values()
+    found = [each for each in known if each.endpoint == target]
+    return sorted(found, key=lambda each: each.instance)
 
 
 def loads(here: RouterRig, target: str = GO) -> list[int]:
@@ -327,8 +329,10 @@ async def test_dynamo_workers_and_workers_here_are_not_asked_and_nodes_are_bound
         assert sum("further ones go by" in each.message for each in caplog.records) == 1
         here.told.remove(far[3])
         here.told.remove(far[0])
+        assert list(followed) == ["127.0.0.1:2", "127.0.0.1:3"]  # it had no place before
         here.told.add(far[3])
-        assert list(followed) == ["127.0.0.1:2", "127.0.0.1:4"]
+        here.told.remove(far[1])
+        assert list(followed) == ["127.0.0.1:3", "127.0.0.1:4"]
         door = here.actor._knowledge.reports.find(here.actor.address, "callhome.occupancy@x:1")
         assert door is not None
         assert (door.via, door.instance) == (f"x:1/{OCCUPANCY}", 0)
