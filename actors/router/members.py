@@ -180,7 +180,7 @@ class Members:
             pool.told(route)
 
     def ended(self, worker: Carried, key: Key, code: str) -> None:
-        """A stream has ended at a worker with ``code`` ("": well), before its permit comes back."""
+        """A stream has ended at a worker with ``code`` ("": well); see ``Pool.ended``."""
         pool = self.pools.get(worker.endpoint)
         if pool is not None:
             pool.ended(worker, key, code)

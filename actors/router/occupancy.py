@@ -273,7 +273,3 @@ class Occupancy:
     def permits(self) -> int:
         """Permits that are out now."""
         return sum(worker.permits for worker in self.workers.values())
-
-    def serving(self, endpoint: str) -> Iterable[Carried]:
-        """The workers known for an endpoint."""
-        return (worker for worker in self.workers.values() if worker.endpoint == endpoint)

@@ -323,8 +323,8 @@ class Pool:
     # What became of streams.
 
     def ended(self, worker: Carried, key: Key, code: str) -> None:
-        """Stream ``key`` has ended at the worker with ``code`` ("": well). Called before its permit
-        comes back.
+        """Stream ``key`` has ended at the worker with ``code`` ("": well). Called before the permit
+        of one that was relayed comes back; an engine of this node names those that have settled.
         """
         member = self.members.get(worker.instance)
         if member is None or member.carried is not worker:

@@ -43,8 +43,6 @@ def test_a_new_worker_carries_nothing() -> None:
     assert (worker.load, worker.permits, worker.capacity) == (0, 0, 4)
     assert worker.instance == engine(0).incarnation
     assert occupancy.permits() == 0
-    assert list(occupancy.serving("t.x.go")) == [worker]
-    assert list(occupancy.serving("t.y.go")) == []
 
 
 def test_a_booking_counts_at_once_and_once_after_the_engine_has_seen_it() -> None:
