@@ -23,6 +23,8 @@ ENGINES = "tests.e2e.cancel_engines"
 COUNT = 50
 #: How soon callers hear of a death and of a node that is cut off, in seconds.
 TOLD, CUT_OFF = 10 * TICK, 55 * TICK
+#: Limits of B124, in place of five seconds and more.
+IMPATIENT = Settings.load(ack_timeout=2.0, dial_in_timeout=2.0, prologue_timeout=2.0)
 
 
 @asynccontextmanager
@@ -112,49 +114,34 @@ async def test_a_killed_process_of_the_other_node(tmp_path: Path, who: str) -> N
         await no_permits(client)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+async def just_accepted(client: Client, number: signal.Signals) -> None:
+    """The ingress goes 0 to 20 ms behind requests."""
+    ingress = pid(client, "ingress")
+    request = {"wait": 60.0}
+    calls = []
+    for _ in range(20):
+        calls.append(asyncio.ensure_future(client.call(SLOW, request, timeout=None)))
+        await asyncio.sleep(0.001)
+    kill(ingress, number)
+    calls += [asyncio.ensure_future(client.call(SLOW, request)) for _ in range(5)]
+    try:
+        async with asyncio.timeout(CUT_OFF):
+            results = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(each, CallHomeError) for each in results), results
+        await no_permits(client)
+        ways = (await inspect(client, "router"))["ways"]
+        assert sum(each["streams"] for each in ways) <= 1  # it may follow the records again
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            kill(ingress, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_b124_the_other_node_goes_just_after_it_accepted(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    settings = Settings.load(ack_timeout=2.0, dial_in_timeout=2.0, prologue_timeout=2.0)
-    async with nodes(Trace(tmp_path), settings) as (_, client):
-        ingress = pid(client, "ingress")
-        request = {"wait": 60.0}
-        calls = []
-        for _ in range(20):  # the signal comes 0 to 20 ms behind a request
-            calls.append(asyncio.ensure_future(client.call(SLOW, request, timeout=None)))
-            await asyncio.sleep(0.001)
-        kill(ingress, number)
-        calls += [asyncio.ensure_future(client.call(SLOW, request)) for _ in range(5)]
-        try:
-            async with asyncio.timeout(CUT_OFF):
-                results = await asyncio.gather(*calls, return_exceptions=True)
-            assert all(isinstance(each, CallHomeError) for each in results), results
-            await no_permits(client)
-            ways = (await inspect(client, "router"))["ways"]
-            assert sum(each["streams"] for each in ways) <= 1  # it may follow the records again
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                kill(ingress, signal.SIGCONT)
-
-
-async def test_a_worker_that_dies_before_it_takes_its_streams(tmp_path: Path) -> None:
-    async with nodes(Trace(tmp_path)) as (_, client):
-        victim = pid(client, OTHER)
-        kill(victim, signal.SIGSTOP)
-        calls = [asyncio.ensure_future(client.call(OTHER, {"items": 1})) for _ in range(10)]
-
-        async def arrived() -> bool:
-            return int((await inspect(client, "ingress")).get("in_flight", 0)) >= len(calls)
-
-        await wait_until(arrived, what="the other node has all of them")
-        kill(victim)
-        for error in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(error, WorkerLost)  # so that another one would be asked
-            assert error.details["instance"]
-            assert f"(pid {victim}) died before" in str(error)
-        await no_permits(client)
-        await answers(client, OTHER)
+    async with nodes(Trace(tmp_path), IMPATIENT) as (_, client):
+        await just_accepted(client, number)
 
 
 async def test_a_killed_router(tmp_path: Path) -> None:
@@ -172,19 +159,32 @@ async def test_a_killed_router(tmp_path: Path) -> None:
         await no_permits(client)
 
 
-async def test_a_node_that_answers_no_more_as_with_a_cut_cable(tmp_path: Path) -> None:
+async def cut_cable(client: Client, trace: Trace) -> None:
+    """The ingress stops with streams open."""
+    streams = await open_all(client, trace)
+    ingress = pid(client, "ingress")
+    kill(ingress, signal.SIGSTOP)
+    stopped = time.monotonic()
+    try:
+        for error, when in await ends(streams):
+            assert isinstance(error, ConnectionLost)
+            assert when - stopped < CUT_OFF
+        await no_permits(client)
+    finally:
+        kill(ingress, signal.SIGCONT)
+    await trace.until("cancelled", COUNT)
+    await answers(client, SLOW)
+
+
+async def test_b124_a_node_that_answers_no_more_as_with_a_cut_cable(tmp_path: Path) -> None:
+    """Just after it accepted, and in the middle of streams: two pairs of nodes, since the silence
+    of a connection has to be waited for.
+    """
     trace = Trace(tmp_path)
-    async with nodes(trace) as (_, client):
-        streams = await open_all(client, trace)
-        ingress = pid(client, "ingress")
-        kill(ingress, signal.SIGSTOP)
-        stopped = time.monotonic()
-        try:
-            for error, when in await ends(streams):
-                assert isinstance(error, ConnectionLost)
-                assert when - stopped < CUT_OFF
-            await no_permits(client)
-        finally:
-            kill(ingress, signal.SIGCONT)
-        await trace.until("cancelled", COUNT)
-        await answers(client, SLOW)
+    async with (
+        nodes(Trace(tmp_path, "accepted"), IMPATIENT) as (_, one),
+        nodes(trace) as (_, other),
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(just_accepted(one, signal.SIGSTOP))
+        group.create_task(cut_cable(other, trace))
