@@ -11,6 +11,7 @@ from typing import Any
 from actors import Context, Engine, Settings
 from actors.cluster.entry import running
 from actors.engine.actor import EngineActor
+from actors.errors import ConnectionLost
 from actors.kernel.calls import Caller
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
@@ -39,6 +40,8 @@ class Gate(Engine[Any, Any]):
             await self.gate.wait()
         if request == "raise":
             raise ConnectionError("no such luck")
+        if request == "lose":
+            raise ConnectionLost("somebody of its own")
         yield self.number
 
 
