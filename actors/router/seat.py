@@ -16,7 +16,7 @@ from actors.kernel.actor import Actor, ActorRole
 from actors.kernel.requests import RequestStream
 from actors.kernel.served import Served
 from actors.messages import Open, Record
-from actors.router.dispatch import HOSTED, Handler, StreamingDispatch
+from actors.router.dispatch import HOSTED, DispatchSeat, Handler, StreamingDispatch
 from actors.router.lifecycle import Hearing, Lifecycle
 from actors.router.occupancy import Key
 from actors.router.options import Options
@@ -224,6 +224,11 @@ def _made(options: Options, target: str, seat: Seat) -> StreamingDispatch:
     except Exception as error:
         text = f"{where} cannot be imported: {type(error).__name__}: {text_of(error)}"
         raise SpecError(text) from error
+    return made_by(factory, where, seat)
+
+
+def made_by(factory: Any, where: str, seat: DispatchSeat) -> StreamingDispatch:
+    """What a factory makes, which errors call ``where``. Raises SpecError."""
     if not callable(factory):
         raise SpecError(f"{where} is no function; name one that takes a DispatchSeat")
     try:

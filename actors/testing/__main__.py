@@ -17,7 +17,7 @@ from actors.cluster import rules
 from actors.cluster.entry import load_target
 from actors.errors import CallHomeError
 from actors.testing.checks import CHECKS, SKIPPED
-from actors.testing.dispatch import PATIENCE, ROADS, Factory, dispatch_case
+from actors.testing.dispatch import PATIENCE, ROADS, DispatchCase, Factory, dispatch_case
 
 _EPILOG = """\
 examples:
@@ -53,24 +53,33 @@ def _tell(verdict: str, road: str, name: str, text: str) -> None:
 
 
 async def _run(factory: Factory, road: str) -> int:
-    """Run all checks of one road; how many of them failed."""
+    """Run all checks of one road, with a new case after each that has failed; how many have."""
     failed = 0
-    async with dispatch_case(factory, road) as case:
-        for name, check in CHECKS.items():
-            if (road, name) in SKIPPED:
-                _tell("skipped", road, name, SKIPPED[road, name])
-                continue
-            began = time.monotonic()
-            try:
-                async with asyncio.timeout(3 * PATIENCE):
-                    await check(case)
-                    await case.idle()
-            except Exception as error:
-                failed += 1
-                _tell("FAILED", road, name, f"{type(error).__name__}: {error}")
-            else:
-                _tell("ok", road, name, f"{time.monotonic() - began:.2f} s")
+    left = list(CHECKS)
+    while left:
+        async with dispatch_case(factory, road) as case:
+            holds = True
+            while left and holds:
+                holds = await _holds(case, left.pop(0))
+            failed += not holds
     return failed
+
+
+async def _holds(case: DispatchCase, name: str) -> bool:
+    """Run one check and tell its verdict; False when the case is of no more use."""
+    if (case.road, name) in SKIPPED:
+        _tell("skipped", case.road, name, SKIPPED[case.road, name])
+        return True
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(3 * PATIENCE):
+            await CHECKS[name](case)
+            await case.idle()
+    except Exception as error:
+        _tell("FAILED", case.road, name, f"{type(error).__name__}: {error}")
+        return False
+    _tell("ok", case.road, name, f"{time.monotonic() - began:.2f} s")
+    return True
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,10 +22,11 @@ from typing import Any, Final, NamedTuple, NoReturn
 from actors.client import Client
 from actors.cluster.launcher import Cluster
 from actors.cluster.spec import EngineSpec, IngressSpec, NodeSpec, RouterSpec
-from actors.errors import SpecError
+from actors.errors import SpawnError, SpecError
 from actors.kernel.ref import Ref
 from actors.messages import Inspect, Open, Record
 from actors.router.dispatch import DispatchSeat, StreamingDispatch
+from actors.router.seat import made_by
 from actors.testing.engines import CRASH, ECHO, SLOW, TALK, Crash, Echo, Slow, Talk
 from transport.bus.address import Address
 
@@ -140,6 +141,8 @@ class _Stand:
 
     def __init__(self) -> None:
         self.factory: Factory | None = None
+        #: Why it has made none.
+        self.failure: SpecError | None = None
         self.made: list[Watched] = []
 
 
@@ -150,24 +153,34 @@ def watched(seat: DispatchSeat) -> Watched:
     """The factory that the routers of a case are told of. Raises SpecError outside one."""
     if _stand.factory is None:
         raise SpecError("no dispatch is under test here; see actors.testing.dispatch")
-    found = Watched(seat, _stand.factory(seat))
+    name = getattr(_stand.factory, "__qualname__", None) or repr(_stand.factory)[:100]
+    try:
+        found = Watched(seat, made_by(_stand.factory, name, seat))
+    except SpecError as error:
+        _stand.failure = error
+        raise
     _stand.made.append(found)
     return found
 
 
 @contextlib.asynccontextmanager
 async def dispatch_case(factory: Factory, road: str) -> AsyncIterator[DispatchCase]:
-    """Start all that the checks need; one case at a time. Raises SpecError for another road than
-    those of ``ROADS``, SpawnError for a dispatch that cannot be made.
+    """Start all that the checks need; one case at a time, and after a check that failed a new one:
+    what it has left behind is no fault of the next. Raises SpecError for another road than those of
+    ``ROADS``, and for a factory that makes no dispatch.
     """
     if road not in ROADS:
         raise SpecError(f"road {road!r} is unknown; use one of {', '.join(ROADS)}")
     if _stand.factory is not None:
         raise SpecError("another dispatch is under test in this process; one after the other")
-    _stand.factory, _stand.made = factory, []
+    _stand.factory, _stand.made, _stand.failure = factory, [], None
     try:
         async with Cluster(_nodes(road)) as cluster, cluster.client() as client:
             yield DispatchCase(road, cluster, client, _stand.made)
+    except SpawnError:
+        if _stand.failure is not None:
+            raise _stand.failure from None
+        raise
     finally:
         _stand.factory, _stand.made = None, []
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from actors.errors import SpecError
+from actors.testing import checks, dispatch
 from actors.testing.__main__ import main
 from actors.testing.checks import CHECKS, SKIPPED
 from actors.testing.dispatch import Factory, dispatch_case
@@ -58,13 +60,36 @@ def test_the_command_tells_which_checks_a_dispatch_fails(
         ("tests.router.nowhere:make", "No module named 'tests.router.nowhere'"),
         ("tests.router.dispatches:nothing", "has no 'nothing'"),
         ("tests.router.dispatches", "module:attribute"),
+        ("tests.router.dispatches:nobody", "nobody returned NoneType, which has no method gene"),
+        ("tests.router.dispatches:fails", "fails raised ValueError: no luck"),
+        ("tests.router.dispatches:Missing", "Missing returned Missing, which has no method on_i"),
     ],
 )
 def test_the_command_says_what_it_cannot_find(
     target: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["dispatch", target]) == 2
-    assert words in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert words in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+
+
+def test_the_command_blames_the_check_that_leaks_and_says_no_more_than_that(
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (dispatch, checks):
+        monkeypatch.setattr(module, "PATIENCE", 1.0)
+    monkeypatch.setenv("RECORD_TO", os.devnull)
+    assert main(["dispatch", "tests.router.dispatches:loses", "--road", "own"]) == 1
+    told = capsys.readouterr()
+    verdicts = {line.split()[2]: line.split()[0] for line in told.out.splitlines()}
+    assert [name for name, verdict in verdicts.items() if verdict == "FAILED"] == ["unary"]
+    assert list(verdicts) == list(CHECKS)
+    assert "on purpose" not in caplog.text
+    assert "_Raising" not in caplog.text
 
 
 async def test_a_road_that_nobody_knows() -> None:
