@@ -117,7 +117,10 @@ class Refusing:
         """It needs no notice."""
 
 
-async def test_b120_what_could_not_leave_moves_to_another_in_the_same_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("many", [False, True])
+async def test_b120_what_could_not_leave_moves_to_another_in_the_same_step(
+    tmp_path: Path, many: bool
+) -> None:
     records = [far_record("127.0.0.1:9/p", GO, instance) for instance in (1, 2, 3)]
     async with router_rig(tmp_path, *records, retry_limit=5) as here:
         way = Refusing({1: ConnectionLost("no way"), 2: ConnectionLost("no way either")})
@@ -125,7 +128,7 @@ async def test_b120_what_could_not_leave_moves_to_another_in_the_same_step(tmp_p
         pool = here.actor.members.pools[GO]
         home = here.runtime.address
         for number in range(4):
-            empty: tuple[Any, ...] = (False, "msgpack", True, b"", [], [], 1, 1, None, {}, "r")
+            empty: tuple[Any, ...] = (many, "msgpack", True, b"", [], [], 1, 1, None, {}, "r")
             here.actor._route(home.incarnation, Open(900 + number, home, GO, *empty))
         assert [instance for instance, _ in way.sent] == [3] * 4
         assert all(open.route is None for _, open in way.sent)
