@@ -144,6 +144,25 @@ async def test_b124_the_other_node_goes_just_after_it_accepted(
         await just_accepted(client, number)
 
 
+async def test_a_worker_that_dies_before_it_takes_its_streams(tmp_path: Path) -> None:
+    async with nodes(Trace(tmp_path)) as (_, client):
+        victim = pid(client, OTHER)
+        kill(victim, signal.SIGSTOP)
+        calls = [asyncio.ensure_future(client.call(OTHER, {"items": 1})) for _ in range(10)]
+
+        async def arrived() -> bool:
+            return int((await inspect(client, "ingress")).get("in_flight", 0)) >= len(calls)
+
+        await wait_until(arrived, what="the other node has all of them")
+        kill(victim)
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, WorkerLost)  # so that another one would be asked
+            assert error.details["instance"]
+            assert f"(pid {victim}) died before" in str(error)
+        await no_permits(client)
+        await answers(client, OTHER)
+
+
 async def test_a_killed_router(tmp_path: Path) -> None:
     trace = Trace(tmp_path)
     async with nodes(trace) as (_, client):
