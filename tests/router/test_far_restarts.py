@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from actors import Client, Cluster, EngineSpec, NodeSpec
-from actors.errors import CallHomeError, NoWorkers
+from actors.errors import CallHomeError, ConnectionLost, NoWorkers
 from tests.e2e.watching import inspect, kill
 from tests.ports import free_address
 from tests.waiting import PATIENCE, wait_until
@@ -76,21 +76,38 @@ async def served(client: Client, instance: int) -> None:
     await wait_until(answered, what="its worker answers")
 
 
+async def quarantined(client: Client, instance: int) -> bool:
+    """Whether this worker, and no other, is left alone, and has no stream of the router's."""
+    found = (await inspect(client, "router"))["workers"]
+    left = [each for each in found if each["state"] == "quarantined"]
+    return [(each["instance"], each["permits"]) for each in left] == [(instance, 0)]
+
+
 def pid(cluster: Cluster, node: int, name: str) -> int:
     return next(child.pid for child in cluster.nodes[node].children if child.name == name)
 
 
 @pytest.mark.parametrize("directory", [False, True])
-async def test_an_ingress_that_starts_again_costs_a_few_calls_at_once(
+async def test_conformance_14_an_ingress_that_starts_again_costs_a_few_calls_at_once(
     tmp_path: Path, directory: bool
 ) -> None:
+    """A stream through it is one error, which puts its worker into quarantine beside the other."""
     async with nodes(str(tmp_path / "records") if directory else "") as (cluster, client):
         door = cluster.nodes[1].listen
         (behind,) = (each.instance for each in await client.workers(GO) if each.where == door)
-        kill(pid(cluster, 1, "ingress"))
-        again = asyncio.create_task(served(client, behind))
-        failed = await failures(client, again.done)
-        await again
+        many = {"items": 1_000_000, "size": 1}
+        back = asyncio.Event()
+        async with client.stream(GO, many, instance=behind) as items:
+            await anext(items)
+            kill(pid(cluster, 1, "ingress"))
+            calls = asyncio.create_task(failures(client, back.is_set))
+            with pytest.raises(ConnectionLost):
+                async for _ in items:
+                    pass
+        await wait_until(lambda: quarantined(client, behind), what="its worker is left alone")
+        await served(client, behind)
+        back.set()
+        failed = await calls
         assert len(failed) < 20
         assert [each for each in failed if each[0] > 0.5] == []
 
