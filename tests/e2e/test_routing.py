@@ -30,8 +30,9 @@ from tests.e2e.distribution import (
     waves,
 )
 from tests.e2e.routing_engines import HELD
+from tests.e2e.standing import inspect
 from tests.e2e.watching import ROOT
-from tests.waiting import PATIENCE, TICK
+from tests.waiting import PATIENCE, TICK, wait_until
 
 CALLS = 40
 
@@ -95,7 +96,7 @@ async def test_b117_of_two_choices_the_loaded_one_is_never_taken(cluster: str) -
             asyncio.create_task(held_call(client, "call", {"hold": wave}, instance=one))
             for _ in range(50)
         ]
-        await asyncio.sleep(0)  # they leave, and are booked before what comes behind them
+        await carries(client, 50)
         found = Counter([await client.call(HELD, {}) for _ in range(300)])
         assert found[loaded] == 0
         await client.call(HELD, {"release": wave}, instance=one)
@@ -155,12 +156,21 @@ async def test_b117_nobody_all_busy_and_one_are_told_apart_in_every_mode(cluster
                 await all_busy(client, workers)
 
 
+async def carries(client: Through, streams: int) -> None:
+    """Wait until the client's router has given so many to workers."""
+
+    async def check() -> bool:
+        return bool((await inspect(client.ref(client.through)))["in_flight"] == streams)
+
+    await wait_until(check, what=f"the router carries {streams} streams")
+
+
 async def all_busy(client: Through, workers: dict[int, Record]) -> None:
     """With a limit of one stream a worker, four calls are held, and the fifth is refused."""
     router, wave = client.ref(client.through), next(waves)
     assert await router.ask(BusyAt(streams=1), timeout=PATIENCE) == [None, None]
     held = [asyncio.create_task(client.call(HELD, {"hold": wave})) for _ in workers]
-    await asyncio.sleep(0)  # they leave, and are booked before what comes behind them
+    await carries(client, len(workers))
     with pytest.raises(AllBusy, match="busy_streams=1"):
         await client.call(HELD, {})
     assert await router.ask(BusyAt(), timeout=PATIENCE) == [1, None]

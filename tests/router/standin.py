@@ -7,11 +7,12 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgpack
 
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 from transport.wire.control import SENTINEL, pack_handshake, pack_prologue
 from transport.wire.envelope import Envelope, Info, read_envelope
 from transport.wire.framing import FrameReader, frame, read_frame
@@ -56,6 +57,26 @@ class Half:
                 self._came += self._frames.feed(data)
         return self._came.pop(0)
 
+    async def taken(self) -> None:
+        """Wait until the other side has read all that was sent: a reset takes along what it has
+        not.
+        """
+        sock = self._writer.get_extra_info("socket")
+        ends = _hexadecimal(sock.getsockname()), _hexadecimal(sock.getpeername())
+
+        def read() -> bool:
+            lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+            left = {(line[1], line[2]): line[4] for line in lines}  # to be sent and to be read
+            ours, theirs = left.get(ends), left.get(ends[::-1])
+            return (
+                not self._writer.transport.get_write_buffer_size()
+                and (ours is None or ours.startswith("00000000:"))
+                and (theirs is None or theirs.endswith(":00000000"))
+            )
+
+        for _ in range(2):  # it may have been between the two at the first look
+            await wait_until(read, what="what was sent is read")
+
     async def rest(self) -> list[tuple[bytes, bytes]]:
         """All frames up to the end of the connection."""
         found = []
@@ -71,6 +92,12 @@ class Half:
         sock = self._writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._writer.close()
+
+
+def _hexadecimal(address: tuple[str, int]) -> str:
+    """As ``/proc/net/tcp`` shows it."""
+    (number,) = struct.unpack("=I", socket.inet_aton(address[0]))
+    return f"{number:08X}:{address[1]:04X}"
 
 
 class Call:

@@ -50,7 +50,7 @@ async def test_b137_100_cuts_run_no_request_twice(tmp_path: Path) -> None:
     answered = 0
     async with (
         node(tmp_path / "b", (GO, Noted, {})) as far,
-        router_rig(tmp_path / "a", *far.records, dial_in_timeout=5 * TICK) as here,
+        router_rig(tmp_path / "a", *far.records, dial_in_timeout=2 * TICK) as here,
     ):
         for number in range(100):
             call = asyncio.ensure_future(here.client.call(GO, number, timeout=10.0))

@@ -18,7 +18,7 @@ from actors.errors import (
 )
 from tests.router.foreign_rig import GO, begun, collected, rig
 from tests.router.standin import item_frame
-from tests.waiting import TICK, wait_until
+from tests.waiting import wait_until
 from transport.wire.control import KILL, SENTINEL, STOP, pack_prologue
 from transport.wire.framing import HEADER, frame, pack_head
 from transport.wire.plain import final, wrap
@@ -41,7 +41,7 @@ async def test_conformance_14_a_cut_is_an_error_and_the_permit_comes_back(
             half.item(2)
         elif cut == "in an item":
             half.send(item_frame(1)[:-3])
-        await asyncio.sleep(0.02)  # what a reset takes along is not what this test is about
+        await half.taken()  # what a reset takes along is not what this test is about
         if reset:
             half.abort()
         else:
@@ -190,7 +190,7 @@ async def test_a_cut_behind_our_own_stop_is_still_a_cut(tmp_path: Path, cut: str
         assert await half.read() == (b'"stop"', b"")
         if "frame" in cut:
             half.send(item_frame({"big": "x" * 1000})[:500])
-            await asyncio.sleep(0.02)
+            await half.taken()
         if "reset" in cut:
             half.abort()
         else:
@@ -254,7 +254,9 @@ async def test_without_credit_the_socket_is_not_read(tmp_path: Path) -> None:
         half.end()
         await wait_until(lambda: here.runtime.home.streams[1].seq == 4)
         stream = here.runtime.home.streams[1]
-        await asyncio.sleep(TICK)
+        task = asyncio.ensure_future(collected(here))  # another one comes and goes meanwhile
+        await (await worker.next()).answer(1)
+        assert await task == [1]
         assert stream.seq == 4
         assert [item async for item in items] == list(range(20))
 

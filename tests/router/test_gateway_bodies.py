@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,9 @@ async def test_a_large_request_follows_its_acknowledgement(tmp_path: Path) -> No
         assert call.body == b"\xc0"
         assert "x-callhome-body" in call.envelope.metadata
         end = MuxEnd(await call.dial())
-        await asyncio.sleep(0.05)
+        ways = here.actor._ways.standard.remote.ways
+        await wait_until(lambda: [each["connected"] for each in ways()] == [True])
+        assert len(end.half.reader._buffer) < LARGE // 100  # type: ignore[attr-defined]
         call.reply()
         body = await end.find(ItemBody)
         assert (body.stream, body.seq) == (number(call), -1)

@@ -54,7 +54,8 @@ async def test_the_timer_rests_when_the_connection_with_a_node_is_gone(tmp_path:
         call, end = await connect(worker)
         end.send(End(number(call), 0, None))
         assert await task == []
-        await asyncio.sleep(TICK)
+        due = here.actor.runtime._ticking
+        await wait_until(lambda: here.actor.runtime._ticking is not due, what="the timer has run")
         assert ticks(here), "pings go on"
         end.half.close()
         await wait_until(lambda: not ticks(here), what="a timer that rests")
