@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import msgpack
 import pytest
 
+from actors.discovery.directory import DirectoryDiscovery
 from actors.discovery.record import SPEAKS
 from actors.errors import NoWorkers
 from actors.messages import Added, Record
+from tests.discovery.samples import dynamo, put
 from tests.router.rig import far_record, router_rig
 from tests.router.standin import standin
 from tests.waiting import wait_until
@@ -73,3 +76,50 @@ async def test_what_is_said_of_static_peers_can_be_sent(tmp_path: Path) -> None:
         assert list(states) == ["\\ud800.example:80"]
         assert states["\\ud800.example:80"]
         msgpack.packb(here.actor.carries())
+
+
+class Ear:
+    """Writes down what a dispatch hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    def on_instance_added(self, record: Record) -> None:
+        self.heard.append(("added", record.codec))
+
+    def on_instance_removed(self, record: Record, reason: str) -> None:
+        self.heard.append(("removed", record.codec))
+
+
+async def test_conformance_31_a_file_that_is_written_anew_between_two_looks(tmp_path: Path) -> None:
+    """Removed and added are both told, in order, where it says something else; one that says the
+    same is the same worker that goes on.
+    """
+    folder = tmp_path / "records"
+    one, other = (dynamo(request_plane_codec=codec) for codec in ("msgpack", "json"))
+    path = put(folder, one)
+    reader = DirectoryDiscovery(str(folder), look=0.02)
+    try:
+        async with router_rig(tmp_path) as here:
+            ear = Ear()
+            here.actor._ways.lifecycle.subscribe(ear)
+            await reader.subscribe(here.actor.members.changed)
+            assert ear.heard == [("added", "msgpack")]
+
+            async def written(data: dict[str, object]) -> list[tuple[str, str]]:
+                """What is heard of it by the next look."""
+                before, now = len(ear.heard), time.monotonic()
+                path.unlink()
+                put(folder, data)
+                await wait_until(lambda: reader._reader._looked > now)
+                looked = reader._reader._looked
+                await wait_until(lambda: reader._reader._looked > looked)
+                await asyncio.sleep(0)  # what the one before has seen is told
+                return ear.heard[before:]
+
+            assert await written(other) == [("removed", "msgpack"), ("added", "json")]
+            assert await written(other) == []
+            assert await written(one) == [("removed", "json"), ("added", "msgpack")]
+            assert len(here.actor.members.pools["bench.worker.generate"].members) == 1
+    finally:
+        reader.stop()
