@@ -54,10 +54,12 @@ class HeldTalk(BidirectionalEngine[Request, int]):
 
 class Ends(Engine[Request, Any]):
     """Ends as ``do`` says: ``ok``, ``raise``, ``connection`` (the handler's own ConnectionError),
-    ``unencodable``, ``wait``; ``items`` come before, ``pause`` seconds apart.
+    ``unencodable``, ``wait``; ``items`` come before, ``pause`` seconds apart, and ``before``
+    seconds before the first.
     """
 
     async def generate(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
+        await asyncio.sleep(request.get("before", 0.0))
         for number in range(request.get("items", 0)):
             yield number
             await asyncio.sleep(request.get("pause", 0.0))

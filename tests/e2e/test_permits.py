@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,16 @@ from tests.ports import free_address
 from tests.waiting import PATIENCE, TICK, wait_until
 
 EACH = 20
+#: An endpoint of two workers.
+PAIR = "t.pair.go"
 #: How soon all is back, in seconds.
 BACK = 20 * TICK
-SPEC = NodeSpec(engines=[EngineSpec(ENDS, HERE + "Ends", capacity=2 * EACH, name="ends")])
+SPEC = NodeSpec(
+    engines=[
+        EngineSpec(ENDS, HERE + "Ends", capacity=2 * EACH, name="ends"),
+        EngineSpec(PAIR, HERE + "Ends", replicas=2, capacity=2 * EACH, name="pair"),
+    ]
+)
 
 Part = Callable[[Client], Awaitable[None]]
 
@@ -105,6 +113,30 @@ async def worker_killed(client: Client) -> None:
     await wait_until(serves, 2 * PATIENCE, "the worker is back")
 
 
+async def one_of_two_killed(client: Client) -> None:
+    """What the dead one had comes back, and what the other one has is still counted there."""
+    streams = [await client.stream(PAIR, {"items": 1, "do": "wait"}).__aenter__() for _ in (0, 1)]
+    assert [await anext(each) for each in streams] == [0, 0]
+    loads = {each.instance: each.load for each in await client.workers(PAIR)}
+    assert sorted(loads.values()) == [1, 1]
+    dead, live = (each for each in client.records() if each.instance in loads)
+    kill(dead.address.pid)
+    ends = [asyncio.ensure_future(anext(each)) for each in streams]
+    (broken,), (other,) = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    assert isinstance(broken.exception(), PeerLost)
+
+    async def one_is_left() -> bool:
+        found = await inspect(client, "router")
+        loads = {each["instance"]: each["load"] for each in found["workers"] if each["load"]}
+        return found["in_flight"] == 1 and loads == {live.instance: 1}
+
+    await wait_until(one_is_left, what="the other's load is what it was")
+    assert (await inspect(client, live.address.name))["in_flight"] == 1
+    other.cancel()
+    for each in streams:
+        await each.aclose()
+
+
 async def client_killed(client: Client, folder: str) -> None:
     request = json.dumps({"items": 1, "do": "wait"})
     with program("tests.e2e.caller", folder, ENDS, str(EACH), request) as caller:
@@ -117,7 +149,10 @@ async def client_killed(client: Client, folder: str) -> None:
 
 
 async def test_b111_permits_and_gauges_are_back_after_every_end(road: str) -> None:
-    parts: list[Part] = [success, handler_error, encode_error, cancelled, timed_out, worker_killed]
+    parts: list[Part] = [
+        success, handler_error, encode_error, cancelled, timed_out, one_of_two_killed,
+        worker_killed,
+    ]  # fmt: skip
     async with cluster_on(SPEC, road) as cluster, cluster.client() as client:
         for part in parts:
             await part(client)
@@ -152,7 +187,9 @@ async def closed_doors(directory: Path) -> AsyncIterator[Client]:
     """A client of a node that knows workers of Dynamo's and of ours which nobody can reach."""
     offer(directory, "t.closed.dynamo", 0xD1, native=False)
     offer(directory, "t.closed.ours", 0xC1, native=True)
-    spec = NodeSpec(directory=str(directory))
+    offer(directory, PAIR, 0xD2, native=False)
+    live = EngineSpec(PAIR, HERE + "Ends", name="live")
+    spec = NodeSpec(directory=str(directory), engines=[live])
     async with Cluster(spec) as cluster, cluster.client() as client:
         yield client
 
@@ -171,24 +208,39 @@ async def test_b111_permits_are_back_when_nobody_can_be_reached(tmp_path: Path) 
                 assert isinstance(found, ConnectionLost), found
                 assert not isinstance(found, NoWorkers)
             await wait_idle(client, within=BACK)
+        # Beside a worker that lives a closed door is seen by nobody.
+        assert len(await client.workers(PAIR)) == 2
+        calls = [client.call(PAIR, {"do": "ok"}, timeout=PATIENCE) for _ in range(EACH)]
+        assert await outcomes(*calls) == [client.ref("live").address.pid] * EACH
+        assert client.statistics()["retried"] > 0
+        await wait_idle(client, "live", within=BACK)
+
+
+async def carried(client: Client) -> bool:
+    """Whether the router has one stream, and one worker a load of one."""
+    found = await inspect(client, "router")
+    loads = [each["load"] for each in found["workers"] if each["permits"]]
+    return found["in_flight"] == 1 and loads == [1]
 
 
 async def test_b113_a_place_is_taken_until_the_stream_has_ended(road: str) -> None:
     one = EngineSpec(ENDS, HERE + "Ends", capacity=1, queue=0, name="ends")
     async with cluster_on(NodeSpec(engines=[one]), road) as cluster, cluster.client() as client:
-        async with client.stream(ENDS, {"items": 10, "pause": TICK / 4}) as items:
-            async for number in items:
-                if number >= 10:
-                    break  # the answer behind the ten
-                found = await inspect(client, "router")
-                assert found["in_flight"] == 1
-                assert [each["load"] for each in found["workers"] if each["permits"]] == [1]
+        async with client.stream(ENDS, {"before": TICK, "items": 10, "pause": TICK / 4}) as items:
+            first = asyncio.ensure_future(anext(items))
+            await wait_until(partial(carried, client), what="it has left, before any item has come")
+            assert not first.done()
+            assert await first == 0
+            while True:
+                assert await carried(client)
                 with pytest.raises(Overloaded):
                     await client.call(ENDS, {"do": "ok"})
+                if await anext(items) >= 10:
+                    break  # the answer behind the ten
             assert [item async for item in items] == []
             ended = time.monotonic()
         await wait_idle(client, "ends")
-        assert time.monotonic() - ended < 10 * TICK
+        assert time.monotonic() - ended < 2 * TICK
         assert await client.call(ENDS, {"do": "ok"})
 
 
