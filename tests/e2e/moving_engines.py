@@ -2,7 +2,7 @@
 
 ``hold`` in a request names a file: the first stream that gets so far makes it and then waits for
 ever, so that a test may kill its worker at a known place; all later ones go on. Each stream's start
-is a line of the trace, with the worker's pid as its tag behind the request's.
+is a line of the trace, with the worker's pid and the request id behind the request's tag.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Once(Engine[dict[str, Any], Any]):
         self.pen = Pen(trace)
 
     async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[Any]:
-        self.pen.write("started", f"{request.get('tag', '-')}.{os.getpid()}")
+        self.pen.write("started", f"{request.get('tag', '-')}.{os.getpid()}.{ctx.id}")
         late = request.get("late", 0)
         for number in range(request.get("answers", 1)):
             if number == late and "hold" in request:

@@ -69,8 +69,10 @@ async def two(client: Client, endpoint: str = ONCE, count: int = 2) -> None:
 
 
 def starts(trace: Trace, tag: str) -> list[str]:
-    """The workers that have begun with a request."""
-    return [each.tag.split(".")[1] for each in trace.events("started") if each.tag.startswith(tag)]
+    """The workers that have begun with a request, which has one id at all of them."""
+    tags = [each.tag.split(".", 2) for each in trace.events("started") if each.tag.startswith(tag)]
+    assert len({id for _, _, id in tags}) == len({tag for tag, _, _ in tags})
+    return [pid for _, pid, _ in tags]
 
 
 async def test_b71_and_conformance_40_in_a_node(tmp_path: Path) -> None:
@@ -117,7 +119,8 @@ async def dies(client: Client, trace: Trace, tmp_path: Path, kinds: list[str]) -
             items = client.stream(ONCE, request, timeout=30.0)
             asked[kind] = asyncio.create_task(anext(items))
         else:
-            asked[kind] = asyncio.create_task(client.call(ONCE, request, timeout=30.0))
+            call = client.call(ONCE, request, timeout=30.0, request_id=f"id-{kind}")
+            asked[kind] = asyncio.create_task(call)
     victims = {kind: await victim(tmp_path / kind) for kind in kinds}
     for kind, task in asked.items():
         if not task.done():
@@ -129,6 +132,8 @@ async def dies(client: Client, trace: Trace, tmp_path: Path, kinds: list[str]) -
         assert answer["sum"] == (200_000 if kind in ("array", "frame") else 0)
         ran = starts(trace, f"{kind}.")
         assert len(ran) == len(set(ran)) == 2
+        if kind != "stream":
+            assert trace.tags("started") >= {f"{kind}.{each}.id-{kind}" for each in ran}
     assert items is not None
     assert (items.attempts, items.received) == (2, 1)
     assert [item async for item in items] == []
