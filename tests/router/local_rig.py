@@ -97,6 +97,8 @@ class LocalRig:
 
     async def held(self, count: int, **options: Any) -> list[asyncio.Task[Any]]:
         """So many calls that handlers hold, or the router lets wait."""
+        # A call that was answered just now may be among the loads until its worker has told.
+        await wait_until(lambda: sum(self.loads) + self.waiting <= len(self.runtime.home.streams))
         before = sum(self.loads) + self.waiting
         tasks = [self.call(f"held {each}", **options) for each in range(count)]
         await wait_until(lambda: sum(self.loads) + self.waiting == before + count)
