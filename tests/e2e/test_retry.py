@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from actors.errors import (
     CallHomeError,
     Cancelled,
     ConnectionLost,
+    DeadlineExceeded,
     LocalProtocolError,
     Overloaded,
     PeerLost,
@@ -86,7 +88,7 @@ async def test_b71_and_conformance_40_in_a_node(tmp_path: Path) -> None:
         EngineSpec(NEVER, f"{ENGINES}:Once", args=args, restart="never"),
     ]
     async with Cluster(replace(spec, engines=[*spec.engines, *more])) as cluster:
-        for part in (dies_in_a_node, full, one_instance, may_be_running, gone):
+        for part in (dies_in_a_node, full, one_instance, may_be_running, blocks, gone):
             (folder := tmp_path / part.__name__).mkdir()
             async with cluster.client() as client:
                 await part(client, trace, folder)
@@ -243,6 +245,28 @@ async def may_be_running(client: Client, trace: Trace, tmp_path: Path) -> None:
     assert client.statistics() == {
         "retried": 0, "migrated.new_request": 2, "migrated.ongoing_request": 0,
     }  # fmt: skip
+
+
+async def blocks(client: Client, trace: Trace, tmp_path: Path) -> None:
+    """A resume that blocks holds up its caller's loop; the stream's deadline holds all the same."""
+    asked: list[list[Any]] = []
+    ends = time.monotonic() + 10 * TICK
+
+    def resume(request: dict[str, Any], delivered: list[Any]) -> dict[str, Any]:
+        asked.append(delivered)
+        time.sleep(max(0.0, ends + TICK - time.monotonic()))
+        return request
+
+    await two(client)
+    request = {"hold": str(tmp_path / "hold"), "tag": "blocks", "answers": 2, "late": 1}
+    items = client.stream(ONCE, request, timeout=10 * TICK, migration_limit=1, resume=resume)
+    async with items:
+        first = await anext(items)
+        kill(await victim(tmp_path / "hold"))
+        with pytest.raises(DeadlineExceeded):
+            await anext(items)
+    assert asked == [[first]]
+    assert time.monotonic() - ends < 5 * TICK
 
 
 async def gone(client: Client, trace: Trace, tmp_path: Path) -> None:

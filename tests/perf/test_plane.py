@@ -60,6 +60,14 @@ def test_ratios_are_taken_repetition_by_repetition() -> None:
     assert pair("p50_us", "us", [1.0], [0.0]).ratio == 0.0
 
 
+@pytest.mark.parametrize(("ids", "bound"), [("agentic.list", 4.0), ("agentic.array", 9.0)])
+def test_requests_with_many_token_ids_have_limits_beside_dynamo(ids: str, bound: float) -> None:
+    at = versus.Pair(ids, "req_s", "req/s", [bound * 100.0], [100.0])
+    assert versus.judge(at) == f"limit >= {bound}x, ok"
+    assert versus.judge(at._replace(ours=[bound * 99.0])) == f"limit >= {bound}x, MISSED"
+    assert "agentic" in versus.SUITES
+
+
 def test_the_table_shows_both_sides_the_ratio_and_its_range() -> None:
     both = pair("req_s", "req/s", [1_000.0, 500.0], [100.0, 100.0])
     text = versus.render([both], {"dynamo": "1.6.1"}, ["plane.stream, repetition 1: it broke"])
