@@ -127,6 +127,7 @@ class Session:
         "retried",
         "retries",
         "spoken",
+        "used_up",
     )
 
     def __init__(
@@ -150,6 +151,8 @@ class Session:
         self.avoid: dict[int, str] = {}
         self.retried = 0
         self.migrated = 0
+        #: After the last failure it would have been continued, had it had leave once more.
+        self.used_up = False
         self.pauses = 0
         self.patience = self.patience_left = patience
 
@@ -175,6 +178,7 @@ class Session:
         if kind <= BROKEN and instance:
             # What a worker tells of others is no fault of its own, if its router hears of it here.
             others = error.details.get("origin") == "worker" and error.code != "overloaded"
+            self.avoid.pop(instance, None)  # the newest failure is the last: routers go by that
             self.avoid[instance] = "" if others else error.code
         step = self._first_allowed(TABLE[phase, kind], phase)
         if step == RAISE:
@@ -192,15 +196,14 @@ class Session:
         self.patience_left = self.patience
 
     def _first_allowed(self, steps: tuple[int, ...], phase: int) -> int:
+        self.used_up = False
         for step in steps:
             if step == RETRY and self.retried < self.retries:
                 return RETRY
-            if (
-                step == MIGRATE
-                and self.migrated < self.migrations
-                and (phase == FRESH or self.resumable)
-            ):
-                return MIGRATE
+            if step == MIGRATE and (phase == FRESH or self.resumable):
+                if self.migrated < self.migrations:
+                    return MIGRATE
+                self.used_up = self.migrations > 0
             if step == WAIT and self.migrations and self.failures > 1 and self.patience_left > 0:
                 return WAIT
         return RAISE

@@ -230,6 +230,28 @@ def test_migrations_are_counted_over_the_stream_and_the_last_break_is_told() -> 
     third = PeerLost("three", instance="3")
     assert session.ended(third, 1) == (RAISE, third, 0.0)
     assert (session.delivered, session.migrated, session.retried) == (6, 2, 0)
+    assert session.used_up
+
+
+def test_a_limit_is_used_up_only_where_that_is_the_reason() -> None:
+    lost, full = PeerLost("killed", instance="1"), Overloaded("full", instance="2")
+    never = Session(3, 0, resumable=True)
+    assert never.ended(lost, 1).step == RAISE
+    assert not never.used_up  # there was none
+    nobody = Session(0, 1, resumable=True, patience=0.0)
+    assert nobody.ended(lost, 1).step == MIGRATE
+    assert nobody.ended(full, 0).step == RAISE
+    assert not nobody.used_up  # it is for want of a worker
+    unable = Session(3, 1, resumable=False)
+    assert unable.ended(lost, 1).step == RAISE
+    assert not unable.used_up
+
+
+def test_the_newest_failure_is_told_last() -> None:
+    session = Session(9, 0, resumable=False)
+    for instance in (1, 2, 1):
+        session.ended(Overloaded("full", instance=str(instance)), 0)
+    assert list(session.avoid) == [2, 1]
 
 
 def test_a_stream_that_nobody_can_continue_is_not_but_one_without_items_begins_anew() -> None:

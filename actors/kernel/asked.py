@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Final
 
 from actors.kernel.attempts import Attempts, Replay, Resume
@@ -56,6 +57,12 @@ def _check(instance: object, priority: object, migrations: object, *functions: o
     for function in functions:
         if function is not None and not callable(function):
             raise LocalProtocolError(f"resume and replay are functions; {function!r} is none")
+        for each in (function, getattr(type(function), "__call__", None)):  # noqa: B004
+            if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
+                raise LocalProtocolError(
+                    f"{function!r} is async; resume and replay are plain functions, for they are "
+                    "not awaited"
+                )
     if instance is not None and (type(instance) is not int or not 0 < instance < 1 << 64):
         raise LocalProtocolError(
             f"instance is the id of a worker, a number as client.workers() has it; not {instance!r}"

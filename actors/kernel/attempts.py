@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.kernel.kept import Kept
-from actors.kernel.opened import Opened
+from actors.kernel.opened import Opened, Prelude
 from actors.kernel.tokens import continue_tokens
 from actors.messages import Route
 from actors.session import (
@@ -46,6 +47,7 @@ class Attempts:
     __slots__ = (
         "_moving",
         "_pending",
+        "_prelude",
         "count",
         "delivered",
         "first",
@@ -92,6 +94,8 @@ class Attempts:
         #: The request as it was at first, once it has been continued.
         self.first: Encoded | None = None
         self._pending: Decision | None = None
+        #: What ``replay`` has given, for a worker that has begun with it, or has not yet.
+        self._prelude: Prelude | None = None
         #: A migration has been decided upon, and nothing has been sent for it yet.
         self._moving = False
 
@@ -117,18 +121,14 @@ class Attempts:
                 stream.settle()
                 return None
             self._moving = self._moving or decision.step == MIGRATE
-            # What was said is said anew to each worker; a request for the rest is made but once.
-            continues = decision.step == MIGRATE or self.replay is not None
             try:
-                if continues and self._has_begun():
-                    replays = self._continue(stream, behind)
-                    if replays is None and self.sent.encoded is _COMPLETE:
+                if self._has_begun() and self._is_to_be_made(stream, decision):
+                    self._continue(stream, behind)
+                    if self.sent.encoded is _COMPLETE:
                         stream.error = None
                         stream.settle()
                         return None
-                else:
-                    replays = None
-                return self._send(stream, replays)
+                return self._send(stream)
             except CallHomeError as failure:
                 # Its traceback would tie the stream to this frame and the user's.
                 failure.with_traceback(None)
@@ -137,6 +137,12 @@ class Attempts:
     def _has_begun(self) -> bool:
         session = self.session
         return not self.sent.whole and (session.delivered > 0 or session.spoken)
+
+    def _is_to_be_made(self, stream: Opened, decision: Decision) -> bool:
+        """Whether what is left has to be asked of the user's function: once for each break."""
+        if self.replay is None:
+            return decision.step == MIGRATE
+        return self._prelude is None or stream.fed or stream.seq > 0
 
     def _too_much(self) -> bool:
         """Whether more was delivered or said than is kept."""
@@ -165,6 +171,10 @@ class Attempts:
         elif self._too_much():
             limit = self.sent.caller.runtime.settings.migration_bytes
             why = f"its items are over migration_bytes ({limit}), so it could not be continued"
+        elif self.session.used_up:
+            why = f"migration_limit ({self.session.migrations}) is used up"
+            if not self.sent.whole:
+                why += f", after {self.session.delivered} items in all"
         else:
             return error
         told = type(error)(f"{error.message}; {why}", **error.details)
@@ -197,7 +207,7 @@ class Attempts:
         cancelled.__cause__ = original
         return Decision(RAISE, cancelled)
 
-    def _continue(self, stream: Opened, behind: Iterable[Opened]) -> Iterable[Any] | None:
+    def _continue(self, stream: Opened, behind: Iterable[Opened]) -> None:
         """Make the request of what is left; for a stream each way, the items to begin with.
 
         Raises LocalProtocolError for a function of the user's that does not do its part.
@@ -209,13 +219,13 @@ class Attempts:
         try:
             if self.replay is not None:
                 assert self.spoken is not None
-                values = self.spoken.values(item=False)
-                return iter(self.replay(values, delivered.values(item=True)))
-            assert self.resume is not None
-            self._resume(self.resume, delivered.values(item=True))
-            return None
-        except Exception as error:
-            raise self._unable(error, stream) from error
+                items = self.replay(self.spoken.values(item=False), delivered.values(item=True))
+                self._prelude = Prelude(iter(items), partial(self._unable, stream.failure()))
+            else:
+                assert self.resume is not None
+                self._resume(self.resume, delivered.values(item=True))
+        except (Exception, SystemExit) as error:  # it is the user's: it ends no program either
+            raise self._unable(stream.failure(), error) from error
 
     def _resume(self, resume: Resume, delivered: list[Any]) -> None:
         sent, runtime = self.sent, self.sent.caller.runtime
@@ -230,9 +240,8 @@ class Attempts:
             encoded = runtime.encode(new, sent.codec, True, REQUEST)
             sent.encoded = inline_kept(encoded, runtime.memory)
 
-    def _unable(self, error: Exception, stream: Opened) -> LocalProtocolError:
-        """What the caller is told when his function has not said how to go on."""
-        broke = stream.failure()
+    def _unable(self, broke: CallHomeError, error: BaseException) -> LocalProtocolError:
+        """What the caller is told when his function has not said how to go on behind ``broke``."""
         function = self.replay or self.resume
         name = getattr(function, "__qualname__", None) or repr(function)[:100]
         kind = "replay" if self.replay is not None else "resume"
@@ -242,17 +251,22 @@ class Attempts:
             how = f"{kind} function {name} failed: {type(error).__name__}: {text_of(error)}"
         if error.__cause__ is None and error.__context__ is None:
             error.__cause__ = broke
-        return LocalProtocolError(f"{self.sent.target}: {how}; the stream had ended with: {broke}")
+        failure = LocalProtocolError(
+            f"{self.sent.target}: {how}; the stream had ended with: {broke}"
+        )
+        failure.__cause__ = error
+        return failure
 
-    def _send(self, stream: Opened, replays: Iterable[Any] | None) -> Opened:
+    def _send(self, stream: Opened) -> Opened:
         sent = self.sent
         sent.link()
         new = sent.send()
         self.count += 1
         sent.caller.runtime.home.between.count(self._moving, self._has_begun())
         self._moving = False
-        if replays is not None:
-            new.replay, new.replay_ends = iter(replays), sent.said_last
+        if self._prelude is not None:
+            new.replay = self._prelude
+            new.replay.ends = sent.said_last
         elif sent.many and sent.said_last:
             new.feed_end()
         stream.after = new

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from actors.kernel.mailbox import IN_HANDLER
@@ -17,7 +17,6 @@ from transport.errors import (
     Cancelled,
     DeadlineExceeded,
     LocalProtocolError,
-    text_of,
 )
 from transport.payload import REQUEST, Encoded, inline_kept
 from transport.wire import stream as machine
@@ -41,6 +40,21 @@ class Limits:
         self.total = total
         self.first = first
         self.gap = gap
+
+
+class Prelude:
+    """What a new worker is to hear before the caller's next items, of a stream each way."""
+
+    __slots__ = ("ends", "items", "unable")
+
+    def __init__(
+        self, items: Iterator[Any], unable: Callable[[BaseException], CallHomeError]
+    ) -> None:
+        self.items = items
+        #: Makes the stream's error of what went wrong with an item.
+        self.unable = unable
+        #: The caller has said his last behind them.
+        self.ends = False
 
 
 class Opened:
@@ -69,7 +83,6 @@ class Opened:
         "progress",
         "queue",
         "replay",
-        "replay_ends",
         "seq",
         "settled",
         "state",
@@ -117,11 +130,9 @@ class Opened:
         self.settled = False
         #: How long the request's frames stay ours, too: to the first item (1), or the end (2).
         self.keep = 0
-        #: Request items have been sent; ``replay``: those that come before the caller's next, and
-        #: whether the caller has said his last behind them.
+        #: Request items have been sent; ``replay``: those that come before the caller's next.
         self.fed = False
-        self.replay: Iterator[Any] | None = None
-        self.replay_ends = False
+        self.replay: Prelude | None = None
         #: Arrived items that stand for the stream's error.
         self.faulty = 0
 
@@ -268,28 +279,25 @@ class Opened:
             self.home.mark_feed(self)
         self.feed_batch.append(encoded.data)
 
-    def _feed_replay(self, items: Iterator[Any]) -> None:
+    def _feed_replay(self, prelude: Prelude) -> None:
         """Send what a new worker is to hear again, as far as it has room."""
         runtime = self.home.runtime
         try:
             while self.feed_credit.open and self.state.request_open:
                 try:
-                    item = next(items)
+                    item = next(prelude.items)
                 except StopIteration:
                     self.replay = None
                     break
                 encoded = runtime.encode(item, self.codec, True, REQUEST)
                 self.feed(inline_kept(encoded, runtime.memory))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # it is the user's: it ends no program either
             self.replay = None
-            text = f"{self.target}: its replay failed: {type(error).__name__}: {text_of(error)}"
-            failure = LocalProtocolError(text)
-            failure.__cause__ = error
-            self.home.fail(self, failure)
+            self.home.fail(self, prelude.unable(error))
             return
         if not self.state.request_open:
             self.replay = None
-        elif self.replay is None and self.replay_ends:
+        elif self.replay is None and prelude.ends:
             self.feed_end()
 
     def feed_end(self) -> None:

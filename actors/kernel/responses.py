@@ -296,7 +296,7 @@ class DuplexStream(ResponseStream):
         stream = self._newest()
         self._sent.said_last = True
         if stream.replay is not None:
-            stream.replay_ends = True  # behind what the new worker is to hear first
+            stream.replay.ends = True  # behind what the new worker is to hear first
         elif stream.state.request_open:
             stream.feed_end()
 

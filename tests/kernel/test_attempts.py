@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from actors.kernel.calls import Caller
 from actors.kernel.peers import start_time
 from actors.kernel.responses import DuplexStream
 from actors.kernel.runtime import Runtime
-from actors.messages import Accept, End, Feed, Items, Open
+from actors.messages import Accept, End, Feed, FeedEnd, Items, Open
 from tests.e2e.raw import RawHome, raw_home
 from tests.waiting import PATIENCE, wait_until
 from transport.bus.address import Address
@@ -138,7 +139,95 @@ async def test_who_comes_after_a_worker_that_did_not_begin_hears_all_from_the_st
         await wait_until(lambda: heard(worker, third) == ["a", "b", "c"], what="the rest")
         worker.send(third.home, End(third.stream, 1, None, last=[encode("fine")]))
         assert await reading == "fine"
-        assert told == [(["a", "b"], [])] * 2
+        assert told == [(["a", "b"], [])]  # once for a break
+
+
+async def test_replay_is_asked_again_for_what_was_said_to_the_second_worker(
+    tmp_path: Path,
+) -> None:
+    with played(tmp_path) as (caller, worker):
+        replay = lambda sent, received: [*sent, len(received)]  # noqa: E731
+        talk = caller.open(TALK, migration_limit=2, replay=replay, timeout=PATIENCE)
+        first = await said(worker, talk, "a")
+        reading = asyncio.create_task(talk.recv())
+        refuse(worker, first, LOST)
+        second = await accepted(worker, 2)
+        await wait_until(lambda: heard(worker, second) == ["a", 0], what="it has heard it")
+        await talk.send("b")
+        await talk.end()
+        worker.send(second.home, Items(second.stream, 0, [encode("fine")]))
+        assert await reading == "fine"
+        refuse(worker, second, LOST, 1)
+        reading = asyncio.create_task(talk.recv())
+        third = await accepted(worker, 3)
+        await wait_until(lambda: heard(worker, third) == ["a", "b", 1], what="it has heard it")
+        await wait_until(lambda: worker.got(FeedEnd, third.stream), what="and its end")
+        refuse(worker, third, LOST)
+        with pytest.raises(PeerLost, match=r"migration_limit \(2\) is used up, after 1 items"):
+            await reading
+
+
+def broken(sent: list[Any], received: list[Any]) -> list[Any]:
+    """What users do."""
+    if sent == ["exit"]:
+        sys.exit("done")
+    return [object()] if sent == ["rubbish"] else items_that_fail(sent[0])
+
+
+def items_that_fail(how: str) -> Any:
+    """Replay items of a generator that ends the program, or fails."""
+    yield "before"
+    if how == "exit later":
+        sys.exit("later")
+    raise KeyError("oh")
+
+
+@pytest.mark.parametrize("how", ["exit", "rubbish", "exit later", "fail later"])
+async def test_a_replay_that_fails_is_named_with_what_it_was_for(tmp_path: Path, how: str) -> None:
+    with played(tmp_path) as (caller, worker):
+        talk = caller.open(TALK, migration_limit=2, replay=broken, timeout=PATIENCE)
+        refuse(worker, await said(worker, talk, how), LOST)
+        reading = asyncio.create_task(talk.recv())
+        if how != "exit":
+            await accepted(worker, 2)
+        with pytest.raises(LocalProtocolError, match="replay function broken failed: ") as told:
+            await reading
+        assert "the stream had ended with: killed" in str(told.value)
+        assert type(told.value.__cause__).__name__ in str(told.value)
+
+
+async def test_a_resume_that_ends_the_program_does_not(tmp_path: Path) -> None:
+    def resume(request: Any, delivered: list[Any]) -> Any:
+        sys.exit("done")
+
+    with played(tmp_path) as (caller, worker):
+        async with caller.stream(TALK, 1, migration_limit=2, resume=resume) as items:
+            first = await accepted(worker, 1)
+            worker.send(first.home, Items(first.stream, 0, [encode("one")]))
+            assert await anext(items) == "one"
+            refuse(worker, first, LOST, 1)
+            with pytest.raises(LocalProtocolError, match="resume failed: SystemExit: done"):
+                await anext(items)
+
+
+async def test_functions_that_would_have_to_be_awaited_are_refused_at_once(tmp_path: Path) -> None:
+    async def later(first: Any, second: Any) -> Any:
+        return first
+
+    async def one_by_one(first: Any, second: Any) -> Any:
+        yield first
+
+    class Later:
+        async def __call__(self, first: Any, second: Any) -> Any:
+            return first
+
+    with played(tmp_path) as (caller, _):
+        functions: list[Any] = [later, one_by_one, Later()]
+        for function in functions:
+            with pytest.raises(LocalProtocolError, match="is async; resume and replay are plain"):
+                caller.stream(TALK, 1, resume=function)
+            with pytest.raises(LocalProtocolError, match="is async; resume and replay are plain"):
+                caller.open(TALK, replay=function)
 
 
 async def test_a_cancel_between_a_break_and_its_reader_reaches_the_request(tmp_path: Path) -> None:
