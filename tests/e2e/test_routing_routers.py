@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from actors import Client, Cluster, EngineSpec, NodeSpec, RouterSpec, connect
+from actors import Client, Cluster, EngineSpec, NodeSpec, RouterSpec
 from actors.errors import CallHomeError
 from tests.e2e.distribution import Through
 from tests.e2e.routing_engines import HELD, HERE
@@ -42,24 +42,34 @@ async def failures(client: Client, calls: int) -> list[CallHomeError]:
     return found
 
 
-async def test_calls_go_on_by_the_other_router(road: str) -> None:
-    async with Cluster(nodes(road)) as cluster, cluster.client() as client:
-        before = [await requests(client, name) for name in NAMES]
-        assert await failures(client, 10) == []
-        after = [await requests(client, name) for name in NAMES]
-        assert [a - b for a, b in zip(after, before, strict=True)] == [5, 5]
-        for dead, other in (NAMES, NAMES[::-1]):
-            router = client.ref(dead).address
-            kill(router.pid)
-            # What had left for it has failed; nothing is sent to it any more after that.
-            lost = await failures(client, 50)
-            assert len(lost) <= 2, lost
+async def test_routers_count_what_the_others_have_sent_and_calls_go_on_when_one_dies(
+    road: str,
+) -> None:
+    """In one cluster: most of what this costs is the starting of up to nine processes."""
+    async with Cluster(nodes(road)) as cluster:
+        await counted(cluster.name)
+        async with cluster.client() as client:
+            await goes_on(client)
 
-            await wait_until(lambda name=dead: knows(client, name), 2 * PATIENCE, f"{dead} is back")
-            assert client.ref(dead).address.pid != router.pid
-            await wait_idle(client, router=other)
-            await wait_idle(client, router=dead)
-        assert await failures(client, 10) == []
+
+async def goes_on(client: Client) -> None:
+    """Calls go on by the other router."""
+    before = [await requests(client, name) for name in NAMES]
+    assert await failures(client, 10) == []
+    after = [await requests(client, name) for name in NAMES]
+    assert [a - b for a, b in zip(after, before, strict=True)] == [5, 5]
+    for dead, other in (NAMES, NAMES[::-1]):
+        router = client.ref(dead).address
+        kill(router.pid)
+        # What had left for it has failed; nothing is sent to it any more after that.
+        lost = await failures(client, 50)
+        assert len(lost) <= 2, lost
+
+        await wait_until(lambda name=dead: knows(client, name), 2 * PATIENCE, f"{dead} is back")
+        assert client.ref(dead).address.pid != router.pid
+        await wait_idle(client, router=other)
+        await wait_idle(client, router=dead)
+    assert await failures(client, 10) == []
 
 
 async def knows(client: Client, router: str) -> bool:
@@ -68,14 +78,13 @@ async def knows(client: Client, router: str) -> bool:
     return bool(sum(each["endpoint"] == HELD for each in workers) == 2)
 
 
-async def test_routers_count_what_the_others_have_sent(road: str) -> None:
+async def counted(cluster: str) -> None:
+    """What the other router has sent is counted by each."""
     async with (
-        Cluster(nodes(road)) as cluster,
-        Through(cluster.name, "a", "one") as first,
-        Through(cluster.name, "a", "two") as second,
-        connect(cluster.name, cluster.nodes[-1].node) as watcher,
+        Through(cluster, "a", "one") as first,
+        Through(cluster, "a", "two") as second,
     ):
-        one, other = sorted(each.instance for each in watcher.records() if each.endpoint == HELD)
+        one, other = sorted(each.instance for each in await first.workers(HELD))
 
         async def seen(client: Through, *loads: int) -> None:
             async def check() -> bool:
