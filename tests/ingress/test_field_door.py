@@ -271,7 +271,9 @@ async def test_b68_b80_a_requester_that_pauses_gets_every_item(tmp_path: Path) -
     tests/e2e/test_field_between_nodes.py.
     """
     YIELDED.clear()
-    limits = dict.fromkeys(("connect_timeout", "ack_timeout", "prologue_timeout"), 5 * TICK)
+    limits: dict[str, Any] = dict.fromkeys(
+        ("connect_timeout", "ack_timeout", "prologue_timeout"), 5 * TICK
+    )
     async with rig(tmp_path, **limits) as at:
         asked = await at.requester.ask(await at.engine(blocks), {})
         half = await asked.half()

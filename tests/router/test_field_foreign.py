@@ -180,7 +180,7 @@ async def test_b68_b80_a_client_that_pauses_holds_its_worker_back(tmp_path: Path
     user, ten seconds are paused in tests/e2e/test_field_between_nodes.py.
     """
     size, count = 64 << 10, 2000
-    limits = dict.fromkeys(LIMITS, 5 * TICK)
+    limits: dict[str, Any] = dict.fromkeys(LIMITS, 5 * TICK)
     async with rig(tmp_path, **limits) as (here, worker), begun(here, worker) as (items, _, half):
         sent = 0
 

@@ -66,7 +66,7 @@ async def test_what_no_peer_serves_is_told_when_all_have_answered(tmp_path: Path
 
 async def test_a_peer_that_does_not_answer_is_waited_for_and_named(tmp_path: Path) -> None:
     with silent() as peer:
-        limits = {"connect_timeout": 5 * TICK, "ack_timeout": 10 * TICK}
+        limits: dict[str, Any] = {"connect_timeout": 5 * TICK, "ack_timeout": 10 * TICK}
         async with router_rig(tmp_path, peers=(peer,), **limits) as here:
             here.actor.patience = TICK  # that peer reads no good-bye either
             task = asked(here)
