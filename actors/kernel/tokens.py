@@ -14,11 +14,29 @@ from transport.wire.codec import Annotated
 
 _LIMITS: Final = ("max_tokens", "min_tokens")
 _NESTED: Final = "stop_conditions"
+#: Where a request says that several answers are wanted, or that a grammar guides them. The tokens
+#: of several answers are not told apart, and a new worker would begin its grammar anew.
+_SAMPLING: Final = "sampling_options"
+_SEVERAL: Final = ("n", "best_of")
+_GUIDED: Final = "guided_"
 
 
 def is_token_request(request: Any) -> bool:
-    """Whether ``continue_tokens`` can make a request of what is left of this one's stream."""
-    return isinstance(request, dict) and _is_tokens(request.get("token_ids"))
+    """Whether ``continue_tokens`` can make a request of what is left of this one's stream: not of
+    several answers, and not of guided decoding.
+    """
+    if not isinstance(request, dict) or not _is_tokens(request.get("token_ids")):
+        return False
+    sampling = request.get(_SAMPLING)
+    return not any(_is_tied(each) for each in (request, sampling) if isinstance(each, dict))
+
+
+def _is_tied(options: dict[Any, Any]) -> bool:
+    """Whether more than the tokens so far decides on what comes next."""
+    return any(options.get(name) not in (None, 0, 1) for name in _SEVERAL) or any(
+        isinstance(name, str) and name.startswith(_GUIDED) and bool(value)
+        for name, value in options.items()
+    )
 
 
 def continue_tokens(request: Any, delivered: Sequence[Any]) -> Any:

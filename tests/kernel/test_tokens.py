@@ -63,6 +63,23 @@ def test_the_type_of_the_prompt_stays() -> None:
     assert array.tolist() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    ("options", "fits"),
+    [
+        ({"n": 2}, False),
+        ({"sampling_options": {"n": 3}}, False),
+        ({"sampling_options": {"best_of": 2}}, False),
+        ({"sampling_options": {"guided_decoding": {"regex": "a+"}}}, False),
+        ({"guided_json": "{}"}, False),
+        ({"n": 1, "sampling_options": {"n": None, "guided_decoding": None}}, True),
+    ],
+)
+def test_several_answers_and_guided_ones_are_not_continued(
+    options: dict[str, Any], fits: bool
+) -> None:
+    assert is_token_request({"token_ids": [1], **options}) == fits
+
+
 @pytest.mark.parametrize("limits", [{"max_tokens": 2}, {"stop_conditions": {"max_tokens": 2}}])
 def test_a_limit_that_is_used_up_leaves_nothing(limits: dict[str, Any]) -> None:
     came = [{"token_ids": [2]}, {"token_ids": [3]}]

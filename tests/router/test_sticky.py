@@ -100,9 +100,14 @@ def test_who_is_back_at_once_costs_the_other_texts_nothing(monkeypatch: pytest.M
         found.remove(worker)
         found.find(TEXTS[0])
         found.add(worker)
-    looks = []
+    looks: list[tuple[int, int]] = []
     score = sticky._score
-    monkeypatch.setattr(sticky, "_score", lambda *each: looks.append(each) or score(*each))
+
+    def counted(one: int, other: int) -> int:
+        looks.append((one, other))
+        return score(one, other)
+
+    monkeypatch.setattr(sticky, "_score", counted)
     assert owners(found) == before
     assert len(looks) <= len(IDS)  # for the one text that was asked for meanwhile
 
