@@ -249,19 +249,20 @@ async def may_be_running(client: Client, trace: Trace, tmp_path: Path) -> None:
 
 async def blocks(client: Client, trace: Trace, tmp_path: Path) -> None:
     """A resume that blocks holds up its caller's loop; the stream's deadline holds all the same."""
+    await two(client)
     asked: list[list[Any]] = []
-    ends = time.monotonic() + 10 * TICK
+    ends = 0.0
 
     def resume(request: dict[str, Any], delivered: list[Any]) -> dict[str, Any]:
         asked.append(delivered)
-        time.sleep(max(0.0, ends + TICK - time.monotonic()))
+        time.sleep(max(0.0, ends - time.monotonic()))
         return request
 
-    await two(client)
     request = {"hold": str(tmp_path / "hold"), "tag": "blocks", "answers": 2, "late": 1}
     items = client.stream(ONCE, request, timeout=10 * TICK, migration_limit=1, resume=resume)
     async with items:
         first = await anext(items)
+        ends = time.monotonic() + 10 * TICK  # behind the stream's own, which began before
         kill(await victim(tmp_path / "hold"))
         with pytest.raises(DeadlineExceeded):
             await anext(items)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tests.e2e.distribution import (
     Stand,
     Through,
     held_call,
+    idle,
     objection,
     router_name,
     run_wave,
@@ -168,6 +170,7 @@ async def carries(client: Through, streams: int) -> None:
 async def all_busy(client: Through, workers: dict[int, Record]) -> None:
     """With a limit of one stream a worker, four calls are held, and the fifth is refused."""
     router, wave = client.ref(client.through), next(waves)
+    await wait_until(partial(idle, router), what="the loads of the mode before are told")
     assert await router.ask(BusyAt(streams=1), timeout=PATIENCE) == [None, None]
     held = [asyncio.create_task(client.call(HELD, {"hold": wave})) for _ in workers]
     await carries(client, len(workers))
