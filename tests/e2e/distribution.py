@@ -207,8 +207,9 @@ def objection(mode: str, wave: Wave, calls: int, routers: int) -> str:
     if mode in ("round_robin", "least_loaded"):
         # What two routers send in the same milliseconds neither is told of by an engine that has
         # not read it yet, and so the one that is quick to read looks the most loaded.
+        # That is so of a burst from idle; what goes on is measured by ``perf run --suite routing``.
         if mode == "least_loaded" and routers > 1:
-            return "" if most <= 1.3 * fair else "more than 1.3 of the mean"
+            return "" if most <= 1.5 * fair else "more than 1.5 of the mean"
         return "" if most == least else "not even"
     if mode == "power_of_two_choices":
         return "" if most <= 1.3 * fair + 2 else "more than 1.3 of the mean"
