@@ -53,16 +53,25 @@ def asked(
     )
 
 
+def is_async(function: object) -> bool:
+    """Whether a function, or an object that is called like one, gives something to be awaited;
+    asked of what users hand in where nobody awaits it.
+    """
+    return any(
+        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each)
+        for each in (function, getattr(type(function), "__call__", None))  # noqa: B004
+    )
+
+
 def _check(instance: object, priority: object, migrations: object, *functions: object) -> None:
     for function in functions:
         if function is not None and not callable(function):
             raise LocalProtocolError(f"resume and replay are functions; {function!r} is none")
-        for each in (function, getattr(type(function), "__call__", None)):  # noqa: B004
-            if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
-                raise LocalProtocolError(
-                    f"{function!r} is async; resume and replay are plain functions, for they are "
-                    "not awaited"
-                )
+        if is_async(function):
+            raise LocalProtocolError(
+                f"{function!r} is async; resume and replay are plain functions, for they are "
+                "not awaited"
+            )
     if instance is not None and (type(instance) is not int or not 0 < instance < 1 << 64):
         raise LocalProtocolError(
             f"instance is the id of a worker, a number as client.workers() has it; not {instance!r}"

@@ -199,16 +199,7 @@ class Caller:
         """
         sent = self._request(endpoint, False, _given(timeout, None), metadata, request_id, codec)
         self._limit(sent, first_item_timeout, gap_timeout)
-        limit = self.runtime.settings.migration_limit
-        if limit or resume or instance is not None or priority or migration_limit is not None:
-            sent.attempts = asked(
-                sent,
-                instance=instance,
-                priority=priority,
-                migrations=migration_limit,
-                resume=resume,
-                request=request,
-            )
+        self._ask(sent, instance, priority, migration_limit, resume=resume, request=request)
         return ResponseStream(self, sent, request, annotated)
 
     def open(
@@ -234,15 +225,7 @@ class Caller:
         """
         sent = self._request(endpoint, True, _given(timeout, None), metadata, request_id, codec)
         self._limit(sent, first_item_timeout, gap_timeout)
-        limit = self.runtime.settings.migration_limit
-        if limit or replay or instance is not None or priority or migration_limit is not None:
-            sent.attempts = asked(
-                sent,
-                instance=instance,
-                priority=priority,
-                migrations=migration_limit,
-                replay=replay,
-            )
+        self._ask(sent, instance, priority, migration_limit, replay=replay)
         return DuplexStream(self, sent, None, annotated)
 
     def cancel(
@@ -262,6 +245,31 @@ class Caller:
         else:
             context.stop(reason)
         return True
+
+    def _ask(
+        self,
+        sent: Request,
+        instance: int | None,
+        priority: int,
+        migrations: int | None,
+        *,
+        resume: Resume | None = None,
+        replay: Replay | None = None,
+        request: Any = None,
+    ) -> None:
+        """What a stream asks of its attempts; most ask nothing, and have none before they fail."""
+        settings = self.runtime.settings
+        continued = settings.migration_limit or resume or replay
+        if continued or instance is not None or priority or migrations is not None:
+            sent.attempts = asked(
+                sent,
+                instance=instance,
+                priority=priority,
+                migrations=migrations,
+                resume=resume,
+                replay=replay,
+                request=request,
+            )
 
     def _limit(self, sent: Request, first: Timeout, gap: Timeout) -> None:
         settings = self.runtime.settings

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from actors.errors import CallHomeError, PolicyFailed, SpecError
+from actors.kernel.asked import is_async
 from actors.messages import Open
 from actors.router.asks import Ask, Asks, Done, priority_of
 from actors.router.loads import Worker
@@ -102,11 +103,10 @@ def check_policy(function: object, name: str) -> None:
     if not callable(function) or inspect.isclass(function):
         kind = "a class" if inspect.isclass(function) else f"{str(function)[:80]}, no function"
         raise SpecError(f"policy: {name} is {kind}; {expected}")
-    for each in (function, type(function).__call__):
-        if inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each):
-            raise SpecError(f"policy: {name} is async, and a choice cannot be awaited; {expected}")
-        if inspect.isgeneratorfunction(each):
-            raise SpecError(f"policy: {name} is a generator; {expected}")
+    if is_async(function):
+        raise SpecError(f"policy: {name} is async, and a choice cannot be awaited; {expected}")
+    if any(map(inspect.isgeneratorfunction, (function, type(function).__call__))):
+        raise SpecError(f"policy: {name} is a generator; {expected}")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
