@@ -225,6 +225,10 @@ class Settings:
     #: Shared memory of one process grows by steps up to a limit.
     arena_step: int = _setting(64 * MIB, size(1 * MIB, 64 * GIB))
     arena_limit: int = _setting(1 * GIB, size(1 * MIB, 1024 * GIB))
+    #: Seconds until a segment in which nothing is used goes back to the system (0: never).
+    arena_idle: float = _setting(30.0, seconds_or_0)
+    #: How other processes of the node get at shared memory: the best of these that works, or one.
+    frame_road: str = _setting("auto", one_of("auto", "proc", "socket", "file", "inline"))
     #: What may wait for one peer that does not read.
     outbox_messages: int = _setting(65_536, whole(1, 1 << 24))
     outbox_bytes: int = _setting(256 * MIB, size(1 * MIB, 64 * GIB))
@@ -238,6 +242,11 @@ class Settings:
     #: How long an actor may take to start, and to stop before it is killed.
     start_timeout: float = _setting(10.0, seconds)
     stop_grace: float = _setting(5.0, seconds)
+    #: How long streams that are under way may go on when a node or an actor is asked to stop.
+    drain_limit: float = _setting(5.0, seconds_or_0)
+    #: An actor of the node whose process shows no sign of life for so long counts as frozen
+    #: (0: none ever does).
+    frozen_after: float = _setting(3.0, seconds_or_0)
     #: Restart intensity: one restart more within the period, and the actor stays down.
     max_restarts: int = _setting(5, whole(0, 1_000_000))
     restart_period: float = _setting(30.0, seconds)

@@ -6,6 +6,7 @@ CallHomeError
 │   └── AllBusy         every worker of the endpoint is busy; try later
 ├── WorkerLost          the worker died before it had accepted the stream
 ├── WorkerUnavailable   the worker is there and takes no requests now: unknown path, or it stops
+│   └── Draining        it finishes what it has, and then stops
 ├── Unsupported         the peer or the mode cannot do what was asked
 ├── PolicyFailed        the user's function that chooses for a router raised, hung, chose nobody
 ├── ActorDead           the actor is dead or was never born
@@ -48,6 +49,7 @@ __all__ = [
     "ConnectionLost",
     "DeadlineExceeded",
     "DecodeError",
+    "Draining",
     "EncodeError",
     "EngineError",
     "FrameReleased",
@@ -107,6 +109,12 @@ class WorkerUnavailable(CallHomeError):
 
     code = "worker.unavailable"
     retry = True
+
+
+class Draining(WorkerUnavailable):
+    """The worker, or its whole node, finishes what it has and then stops; others may serve."""
+
+    code = "draining"
 
 
 class Unsupported(CallHomeError):

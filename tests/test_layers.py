@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("transport.shm",),
     ("transport.payload", "transport.bus", "transport.callhome"),
     ("transport",),  # the bare packages: faces that may name what stands below them
-    ("actors.errors", "actors.messages", "actors.session", "actors.dynamo"),
+    ("actors.errors", "actors.messages", "actors.notices", "actors.session", "actors.dynamo"),
     ("actors.config", "actors.metrics"),
     ("actors.kernel",),
     ("actors.discovery", "actors.health"),
@@ -51,6 +51,7 @@ PURE = (
     "actors.router.lifecycle",
     "actors.kernel.restart",
     "actors.messages",
+    "actors.notices",
     "actors.session",
 )
 WORLD = frozenset(

@@ -1,0 +1,77 @@
+"""What the processes of one node tell each other beside the life of streams: memory that is handed
+on or given up, trouble at the other end, an end that is to be orderly. Pure data, as
+``actors.messages``.
+
+Tags 14 and 15 travel on the data lane, all others on the control lane.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from transport.wire.message import message
+
+
+@message(14)
+class Warned(NamedTuple):
+    """To the home of a stream: something is wrong at the other end, and the stream goes on.
+
+    ``code`` is that of a ``StreamWarning`` (``frozen``, ``stalled``, ``thawed``), ``text`` names
+    the process and the cause; ``since``: seconds that it has been so.
+    """
+
+    stream: int
+    code: str
+    text: str
+    since: float
+
+
+@message(26)
+class Adopt(NamedTuple):
+    """To the owner of memory, from whom a frame of it was handed on to: the lease of ``lender``
+    (incarnation) on ``segment, offset, generation`` shall hold for the sender too.
+    """
+
+    lender: int
+    segment: int
+    offset: int
+    generation: int
+    stream: int
+
+
+@message(27)
+class Adopted(NamedTuple):
+    """The owner's answer to Adopt; not ``ok``: the lease has ended, and ``reason`` says how."""
+
+    segment: int
+    offset: int
+    generation: int
+    ok: bool
+    reason: str
+
+
+@message(28)
+class Retired(NamedTuple):
+    """The sender has given segments of its memory back to the system: unmap them. Their numbers
+    are never used again.
+    """
+
+    segments: list[int]
+
+
+@message(41)
+class Drain(NamedTuple):
+    """From the node to an actor: take nothing new; what is under way may go on for ``limit``
+    seconds.
+    """
+
+    limit: float
+
+
+@message(42)
+class Drained(NamedTuple):
+    """The actor's answer to Drain: nothing is under way any more, or the limit is over and ``left``
+    streams were ended with an error.
+    """
+
+    left: int
