@@ -291,7 +291,7 @@ async def test_where_memory_cannot_be_mapped_bytes_go_in_line(node: Standing) ->
         array = np.arange(100_000, dtype="i4")
         for _ in range(2):
             assert np.array_equal(await echo(client, array, to=to), array)
-        assert not client.runtime.memory._attached, "the engine's memory was mapped all the same"
+        assert not client.runtime.memory.reading.mapped, "the engine's memory was mapped all the same"
         frame = client.frames.new((1000, 1000), "u1")
         frame.array[:] = 3
         assert await client.call(to, frame, timeout=10.0) == 3_000_000

@@ -14,9 +14,10 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +46,11 @@ class Tie(weakref.ref[memoryview]):
     Carries what is to be returned when it goes.
     """
 
-    __slots__ = ("key", "queue")
+    __slots__ = ("key", "queue", "since")
 
     queue: deque[tuple[int, int, int, int]]
     key: tuple[int, int, int, int]
+    since: float
 
 
 class Ties:
@@ -80,12 +82,22 @@ class Ties:
         tie = Tie(base, self._gone)
         tie.queue = queue
         tie.key = key
+        tie.since = time.monotonic()
         self._alive[id(tie)] = tie
         return tie
 
     def cut(self, tie: Tie) -> None:
         """Forget a tie: its key will not be returned."""
         self._alive.pop(id(tie), None)
+
+    def alive(
+        self, queue: deque[tuple[int, int, int, int]]
+    ) -> Iterator[tuple[tuple[int, int, int, int], int, float]]:
+        """Key, bytes and beginning (monotonic) of each lease that will come back on ``queue``."""
+        for tie in list(self._alive.values()):
+            base = tie() if tie.queue is queue else None
+            if base is not None:
+                yield tie.key, base.nbytes, tie.since
 
     def wake(self) -> None:
         """Tell the loop that something is on a queue."""

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from transport.errors import RemoteProtocolError, StaleHandle
 from transport.shm.arena import MIB, NOBODY, Arena, ArenaStatistics
-from transport.shm.frames import Frame, Frames, Ties, dtype_text, fill, view
-from transport.shm.segment import Segment, attach_segment
+from transport.shm.frames import Frames, Ties, dtype_text, fill
+from transport.shm.reading import Reading, Release
 from transport.wire.handle import NO_SEGMENT, Announcement, Handle
 
 if TYPE_CHECKING:
-    import mmap
-
     from numpy.typing import NDArray
 
     from transport.shm.slab import Slot
-
-#: ``(segment, offset, generation)`` of a lease that ends.
-Release = tuple[int, int, int]
 
 
 class _Link:
@@ -38,10 +31,11 @@ class Memory:
     """The shared memory of one actor incarnation, as payloads and the runtime use it.
 
     As owner: ``export_*`` puts data into the arena, ``lend`` gives a handle to a peer, ``release``
-    and ``take_back`` end leases. As reader: ``attach`` maps what a peer announced, ``view_*``,
-    ``read_bytes`` and ``open_frame`` show a handle, or ``drop`` returns it unseen: exactly one of
-    them for each handle received. Leases that have ended wait in ``drain_releases``; ``wake`` is
-    called when there are some, in any thread, at most once until they are drained.
+    and ``take_back`` end leases. As reader (see ``Reading``): ``attach`` maps what a peer
+    announced, ``view_*``, ``read_bytes`` and ``open_frame`` show a handle, or ``drop`` returns it
+    unseen: exactly one of them for each handle received. Leases that have ended wait in
+    ``drain_releases``; ``wake`` is called when there are some, in any thread, at most once until
+    they are drained.
 
     ``threshold`` is the size in bytes from which data is worth a handle. Everything but ``frames``,
     ``export_*`` and the end of views belongs to the thread of the loop.
@@ -62,12 +56,18 @@ class Memory:
         self._arena = Arena(owner, step=step, limit=limit)
         self.frames = Frames(self._arena, self._ties)
         self._links: dict[int, _Link] = {}
-        self._attached: dict[tuple[int, int], Segment] = {}
-        #: Handles that came and have been neither opened nor dropped, by owner.
-        self._expected: dict[int, set[Release]] = {}
-        self._dead: set[int] = set()
-        #: ``(owner, segment, offset, generation)`` of leases on peers' memory that have ended.
-        self._ended: deque[tuple[int, int, int, int]] = deque()
+        #: Called, in any thread, when segments have been made, mapped or given back.
+        self.changed: Callable[[], object] = _nothing
+        self.reading = reading = Reading(self._arena, self._ties, lambda: self.changed())
+        self.attach = reading.attach
+        self.expect = reading.expect
+        self.detach = reading.detach
+        self.view_array = reading.view_array
+        self.view_bytes = reading.view_bytes
+        self.read_bytes = reading.read_bytes
+        self.copy_out = reading.copy_out
+        self.open_frame = reading.open_frame
+        self.drop = reading.drop
 
     # The owner's side.
 
@@ -199,82 +199,6 @@ class Memory:
         """Drop what is known of a peer's view of us: it is gone."""
         self._links.pop(peer, None)
 
-    # The reader's side.
-
-    def attach(self, announced: Announcement) -> None:
-        """Map a segment that a peer announced.
-
-        Idempotent. Raises AttachFailed with cause and next step.
-        """
-        key = (announced.owner, announced.segment)
-        if announced.owner != self.owner and key not in self._attached:
-            self._attached[key] = attach_segment(announced)
-
-    def expect(self, handles: Iterable[Handle]) -> None:
-        """Note handles that arrived and will be opened or dropped later.
-
-        What they name stays mapped until then, even when their owner dies meanwhile and is
-        detached: an item that was delivered can be read. Called by whoever queues messages.
-        """
-        for handle in handles:
-            if handle.segment != NO_SEGMENT:
-                key = (handle.segment, handle.offset, handle.generation)
-                self._expected.setdefault(handle.owner, set()).add(key)
-
-    def detach(self, owner: int) -> None:
-        """Let go of a dead owner's segments, once no expected handle names them.
-
-        Views that live keep their memory.
-        """
-        if owner in self._expected:
-            self._dead.add(owner)
-            return
-        self._dead.discard(owner)
-        for key in [key for key in self._attached if key[0] == owner]:
-            self._attached.pop(key).close()
-
-    def view_array(self, handle: Handle) -> NDArray[Any]:
-        """The handle as a read-only array; its lease ends when the last view of it is gone.
-
-        Raises RemoteProtocolError for a segment that was not attached, bounds outside it, or a
-        shape that does not fill the bytes; StaleHandle when the slot was freed. The lease is then
-        returned at once.
-        """
-        return self._show(handle)[0]
-
-    def view_bytes(self, handle: Handle) -> memoryview:
-        """The handle's bytes as a read-only memoryview; lease and errors as with ``view_array``."""
-        return self._show(handle._replace(dtype="", shape=(handle.size,)))[1].data
-
-    def read_bytes(self, handle: Handle) -> bytes:
-        """A copy of the handle's bytes, after which the lease is returned; needs no numpy.
-
-        Raises as ``view_array`` does.
-        """
-        try:
-            return bytes(self._buffer(handle)[handle.offset : handle.offset + handle.size])
-        finally:
-            self.drop(handle)
-
-    def copy_out(self, handle: Handle) -> bytes:
-        """A copy of the bytes behind a handle of our own, which stays held.
-
-        Called when a peer cannot read our memory. Raises StaleHandle when the slot was freed.
-        """
-        return bytes(self._buffer(handle)[handle.offset : handle.offset + handle.size])
-
-    def open_frame(self, handle: Handle) -> Frame:
-        """The handle as a Frame to read; lease and errors as with ``view_array``."""
-        return Frame(self.view_array(handle))
-
-    def drop(self, handle: Handle) -> None:
-        """Return the lease of a handle that will not be looked at."""
-        if handle.segment != NO_SEGMENT:
-            queue, key = self._return_of(handle)
-            queue.append(key)
-            self._ties.wake()
-            self._came(handle)
-
     def drain_releases(self) -> dict[int, list[Release]]:
         """Leases on peers' memory that ended since the last call, by owner, to be sent to it.
 
@@ -283,11 +207,7 @@ class Memory:
         self._ties.rearm()
         if self._arena.returned:
             self._arena.collect()
-        releases: dict[int, list[Release]] = {}
-        while self._ended:
-            owner, segment, offset, generation = self._ended.popleft()
-            releases.setdefault(owner, []).append((segment, offset, generation))
-        return releases
+        return self.reading.drain()
 
     def close(self) -> None:
         """Unmap everything that nobody looks at, close all descriptors.
@@ -295,65 +215,11 @@ class Memory:
         Never raises because views live.
         """
         self._arena.close()
-        for segment in self._attached.values():
-            segment.close()
-        self._attached.clear()
-
-    def _show(self, handle: Handle) -> tuple[NDArray[Any], NDArray[Any]]:
-        try:
-            array, flat = view(self._buffer(handle), handle)
-        except BaseException:
-            self.drop(handle)
-            raise
-        if handle.segment != NO_SEGMENT:
-            queue, key = self._return_of(handle)
-            self._ties.tie(flat, queue, key)
-            self._came(handle)
-        return array, flat
-
-    def _buffer(self, handle: Handle) -> mmap.mmap | memoryview:
-        if handle.segment == NO_SEGMENT:
-            return memoryview(b"")
-        if handle.owner == self.owner:
-            self._arena.check(handle)
-            return memoryview(self._arena.segment(handle.segment).map).toreadonly()
-        segment = self._attached.get((handle.owner, handle.segment))
-        if segment is None:
-            raise RemoteProtocolError(
-                f"handle in segment {handle.segment} of {handle.owner:x}, which was not announced "
-                "or could not be mapped here"
-            )
-        if handle.offset < segment.start or handle.offset + handle.size > segment.size:
-            raise RemoteProtocolError(
-                f"handle of {handle.size} bytes at {handle.offset} in a segment of {segment.size}"
-            )
-        if segment.generation_at(handle.offset) != handle.generation:
-            raise StaleHandle(
-                f"frame at byte {handle.offset} of segment {handle.segment} is not of generation "
-                f"{handle.generation} any more: its owner has freed it"
-            )
-        return segment.map
-
-    def _came(self, handle: Handle) -> None:
-        expected = self._expected.get(handle.owner)
-        if expected is not None:
-            expected.discard((handle.segment, handle.offset, handle.generation))
-            if not expected:
-                del self._expected[handle.owner]
-                if handle.owner in self._dead:
-                    self.detach(handle.owner)
-
-    def _return_of(
-        self, handle: Handle
-    ) -> tuple[deque[tuple[int, int, int, int]], tuple[int, int, int, int]]:
-        if handle.owner == self.owner:
-            return self._arena.returned, (
-                handle.segment,
-                handle.offset,
-                handle.generation,
-                self.owner,
-            )
-        return self._ended, (handle.owner, handle.segment, handle.offset, handle.generation)
+        self.reading.close()
 
     def _abandon(self, slot: Slot) -> None:
         self._arena.returned.append((slot.segment, slot.offset, slot.generation, NOBODY))
+
+
+def _nothing() -> None:
+    """Nobody wants to hear of changes."""
