@@ -8,6 +8,9 @@ no page faults and is perhaps still in a cache. Only when neither a stacked slot
 fits are all stacks emptied back into ranges, so that no mix of sizes can cut the memory up for
 good.
 
+A segment in which no slot has been in use for a while can be given back; so that this happens after
+a burst, the stacks are put in order now and then, and the oldest segments are used first.
+
 A slot in use has holders: its owner (while a frame is written, or waits to be sent) and borrowers,
 each for one stream. It is free when the last holder is gone. Its generation, a number never used
 twice, tells a late or doubled release from a true one.
@@ -30,18 +33,51 @@ def size_class(size: int) -> int:
     return (-(-grains >> shift) << shift) * GRAIN
 
 
+class Part:
+    """One segment as the slab knows it: ``free`` ranges that no slot has been cut from, slots in
+    use (``used``) and given out so far (``served``).
+
+    ``seen`` and ``idle_since`` are what ``look`` found: how many it had served, and since when
+    nothing in it is in use.
+    """
+
+    __slots__ = ("free", "idle_since", "number", "seen", "served", "used")
+
+    def __init__(self, number: int, start: int, stop: int) -> None:
+        self.number = number
+        self.free = [(start, stop)]
+        self.used = 0
+        self.served = 0
+        self.seen = -1
+        self.idle_since: float | None = None
+
+
 class Slot:
-    """Bytes ``offset`` to ``offset + size`` of a segment; in use while ``generation`` is not 0."""
+    """Bytes ``offset`` to ``offset + size`` of a segment; in use while ``generation`` is not 0.
 
-    __slots__ = ("generation", "held", "holders", "offset", "segment", "size")
+    ``since``: when it was given out. ``holders``: stream and beginning of each borrower's lease.
+    """
 
-    def __init__(self, segment: int, offset: int, size: int) -> None:
-        self.segment = segment
+    __slots__ = ("generation", "held", "holders", "offset", "part", "segment", "since", "size")
+
+    def __init__(self, part: Part, offset: int, size: int) -> None:
+        self.part = part
+        self.segment = part.number
         self.offset = offset
         self.size = size
         self.generation = 0
         self.held = False
-        self.holders: dict[int, int] = {}
+        self.since = 0.0
+        self.holders: dict[int, tuple[int, float]] = {}
+
+
+class Lease(NamedTuple):
+    """Somebody holds a slot of ``size`` bytes since ``since``; borrower ``None`` is the owner."""
+
+    borrower: int | None
+    stream: int
+    size: int
+    since: float
 
 
 class SlabCounts(NamedTuple):
@@ -58,7 +94,7 @@ class Slab:
     """The slots of one arena. Used by ``Arena`` under its lock; knows neither files nor memory."""
 
     def __init__(self) -> None:
-        self._ranges: dict[int, list[tuple[int, int]]] = {}
+        self._parts: dict[int, Part] = {}
         self._stacks: dict[int, list[Slot]] = {}
         self._used: dict[tuple[int, int], Slot] = {}
         self._lent: dict[int, dict[tuple[int, int], Slot]] = {}
@@ -69,10 +105,38 @@ class Slab:
 
     def add_segment(self, segment: int, start: int, stop: int) -> None:
         """Let bytes ``start`` to ``stop`` of a new segment be handed out."""
-        self._ranges[segment] = [(start, stop)]
+        self._parts[segment] = Part(segment, start, stop)
 
-    def allocate(self, size: int) -> Slot | None:
-        """A slot of at least ``size`` bytes, held by the owner; None if a new segment is needed."""
+    def remove_segment(self, segment: int) -> None:
+        """Hand out nothing of a segment any more, in which nothing is in use."""
+        del self._parts[segment]
+        for size, stack in list(self._stacks.items()):
+            left = [slot for slot in stack if slot.segment != segment]
+            if left:
+                self._stacks[size] = left
+            else:
+                del self._stacks[size]
+
+    def look(self, now: float) -> list[Part]:
+        """Note which segments are not in use; all of them. Called now and then.
+
+        A segment that served a slot since the last look counts as idle from now on at the earliest.
+        """
+        for part in self._parts.values():
+            if part.used:
+                part.idle_since = None
+            elif part.served != part.seen or part.idle_since is None:
+                part.idle_since = now
+            part.seen = part.served
+        if len(self._parts) > 1:
+            for stack in self._stacks.values():
+                stack.sort(key=_newest_first)
+        return list(self._parts.values())
+
+    def allocate(self, size: int, now: float = 0.0) -> Slot | None:
+        """A slot of at least ``size`` bytes, held by the owner from ``now`` on; None if a new
+        segment is needed.
+        """
         want = size_class(size)
         stack = self._stacks.get(want)
         slot = stack.pop() if stack else self._cut(want)
@@ -84,6 +148,9 @@ class Slab:
         self._generation += 1
         slot.generation = self._generation
         slot.held = True
+        slot.since = now
+        slot.part.used += 1
+        slot.part.served += 1
         self.bytes_in_use += want
         self._used[slot.segment, slot.offset] = slot
         return slot
@@ -98,8 +165,9 @@ class Slab:
             )
         return slot
 
-    def lend(self, slot: Slot, borrower: int, stream: int, *, keep: bool) -> None:
-        """Add a borrower for one stream; the owner's own hold ends unless ``keep``.
+    def lend(self, slot: Slot, borrower: int, stream: int, *, keep: bool, now: float = 0.0) -> None:
+        """Add a borrower for one stream, from ``now`` on; the owner's own hold ends unless
+        ``keep``.
 
         Raises LocalProtocolError when this borrower has the slot already: one release could not be
         told from the other.
@@ -108,7 +176,7 @@ class Slab:
             raise LocalProtocolError(
                 f"frame is lent to {borrower:x} already; renew the handle to lend it again"
             )
-        slot.holders[borrower] = stream
+        slot.holders[borrower] = (stream, now)
         slot.held = keep
         leases = self._lent.get(borrower)
         if leases is None:
@@ -162,13 +230,25 @@ class Slab:
         """End the leases of one stream of a borrower; the slots that this freed."""
         leases = self._lent.get(borrower, {}).values()
         return self._take_back(
-            borrower, [slot for slot in leases if slot.holders[borrower] == stream]
+            borrower, [slot for slot in leases if slot.holders[borrower][0] == stream]
         )
 
     def counts(self) -> SlabCounts:
         """What is in use now."""
         lent = sum(1 for slot in self._used.values() if slot.holders)
         return SlabCounts(self.bytes_in_use, len(self._used), lent, len(self._lent), self._ignored)
+
+    def leases(self) -> list[Lease]:
+        """Everybody who holds something, once for each slot."""
+        found = [
+            Lease(borrower, stream, slot.size, since)
+            for slot in self._used.values()
+            for borrower, (stream, since) in slot.holders.items()
+        ]
+        found += [
+            Lease(None, 0, slot.size, slot.since) for slot in self._used.values() if slot.held
+        ]
+        return found
 
     def _take_back(self, borrower: int, slots: list[Slot]) -> list[Slot]:
         for slot in slots:
@@ -186,6 +266,7 @@ class Slab:
         if slot.held or slot.holders:
             return False
         slot.generation = 0
+        slot.part.used -= 1
         del self._used[slot.segment, slot.offset]
         self.bytes_in_use -= slot.size
         stack = self._stacks.get(slot.size)
@@ -195,7 +276,8 @@ class Slab:
         return True
 
     def _cut(self, want: int) -> Slot | None:
-        for segment, ranges in self._ranges.items():
+        for part in self._parts.values():
+            ranges = part.free
             for index, (start, stop) in enumerate(ranges):
                 if stop - start < want:
                     continue
@@ -203,16 +285,20 @@ class Slab:
                     del ranges[index]
                 else:
                     ranges[index] = (start + want, stop)
-                return Slot(segment, start, want)
+                return Slot(part, start, want)
         return None
 
     def _empty_stacks(self) -> None:
         for stack in self._stacks.values():
             for slot in stack:
-                self._ranges[slot.segment].append((slot.offset, slot.offset + slot.size))
+                slot.part.free.append((slot.offset, slot.offset + slot.size))
         self._stacks.clear()
-        for segment, ranges in self._ranges.items():
-            self._ranges[segment] = _joined(ranges)
+        for part in self._parts.values():
+            part.free = _joined(part.free)
+
+
+def _newest_first(slot: Slot) -> int:
+    return -slot.segment
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
