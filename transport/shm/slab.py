@@ -98,6 +98,8 @@ class Slab:
         self._stacks: dict[int, list[Slot]] = {}
         self._used: dict[tuple[int, int], Slot] = {}
         self._lent: dict[int, dict[tuple[int, int], Slot]] = {}
+        #: Leases beyond the first of one borrower on one slot: ``(segment, offset, borrower)``.
+        self._more: dict[tuple[int, int, int], int] = {}
         self._generation = 0
         #: Bytes of all slots in use.
         self.bytes_in_use = 0
@@ -116,6 +118,18 @@ class Slab:
                 self._stacks[size] = left
             else:
                 del self._stacks[size]
+
+    def parts(self) -> list[tuple[int, int, float | None]]:
+        """Number of each segment, bytes in use of it, and since when there are none as far as
+        ``look`` has seen.
+        """
+        used = dict.fromkeys(self._parts, 0)
+        for slot in self._used.values():
+            used[slot.segment] += slot.size
+        return [
+            (number, used[number], part.idle_since if not part.used else None)
+            for number, part in self._parts.items()
+        ]
 
     def look(self, now: float) -> list[Part]:
         """Note which segments are not in use; all of them. Called now and then.
@@ -183,6 +197,35 @@ class Slab:
             leases = self._lent[borrower] = {}
         leases[slot.segment, slot.offset] = slot
 
+    def adopt(
+        self,
+        slot: Slot,
+        lender: int,
+        borrower: int,
+        stream: int,
+        now: float = 0.0,
+        *,
+        asked: bool = False,
+    ) -> None:
+        """Add a lease of ``borrower``, to whom ``lender`` has handed on the slot that he borrows;
+        one more if he has one, for each comes back by itself. ``asked``: the slot is that of a
+        request that nobody has accepted yet, which whoever has the request may hand on.
+
+        Raises StaleHandle when neither of them holds it: it may have been taken back already. The
+        stream is noted as a negative number, since it is none of ours.
+        """
+        if borrower in slot.holders:
+            key = (slot.segment, slot.offset, borrower)
+            self._more[key] = self._more.get(key, 0) + 1
+        elif lender in slot.holders or (asked and slot.held):
+            slot.holders[borrower] = (-stream, now)
+            self._lent.setdefault(borrower, {})[slot.segment, slot.offset] = slot
+        else:
+            raise StaleHandle(
+                f"{lender:x}, who has handed on a frame, holds it no more: it was given back, or "
+                "taken back at his death"
+            )
+
     def renew(self, slot: Slot) -> None:
         """Give a kept slot a new generation, so that late releases of the old one mean nothing.
 
@@ -218,6 +261,10 @@ class Slab:
         slot = self._used.get((segment, offset))
         if slot is None or slot.generation != generation or borrower not in slot.holders:
             self._ignored += 1
+            return None
+        more = self._more.get((segment, offset, borrower), 0) if self._more else 0
+        if more:
+            self._more[segment, offset, borrower] = more - 1
             return None
         self._end_lease(slot, borrower)
         return slot if self._free_if_last(slot) else None
@@ -256,7 +303,10 @@ class Slab:
         return [slot for slot in slots if self._free_if_last(slot)]
 
     def _end_lease(self, slot: Slot, borrower: int) -> None:
+        """All that the borrower has on this slot."""
         del slot.holders[borrower]
+        if self._more:
+            self._more.pop((slot.segment, slot.offset, borrower), None)
         leases = self._lent[borrower]
         del leases[slot.segment, slot.offset]
         if not leases:
