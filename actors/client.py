@@ -105,7 +105,7 @@ class Client(Caller):
         try:
             discovery = RegistryDiscovery(runtime, node)
             await discovery.start(runtime.settings.connect_timeout)
-            lookup = NodeLookup(discovery)
+            lookup = NodeLookup(discovery, runtime.vigil.well)
             await lookup.start()
         except BaseException:
             runtime.close()
@@ -177,8 +177,8 @@ def read_node(run: str) -> Address:
     try:
         with open(os.path.join(run, "node.json"), encoding="utf-8") as file:
             info: dict[str, Any] = json.load(file)
-        name, incarnation, pid, started = info["address"]
-        return Address(str(name), int(incarnation), int(pid), int(started))
+        name, *numbers = info["address"]
+        return Address(str(name), *map(int, numbers))
     except FileNotFoundError:
         raise ActorDead(f"no node runs in {run}; start one with callhome up") from None
     except (OSError, ValueError, KeyError, TypeError) as error:

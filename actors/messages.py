@@ -251,11 +251,12 @@ class Announce(NamedTuple):
 
 @message(21)
 class Attached(NamedTuple):
-    """Answer to Announce: whether handles into the segment can be read, and if not, why."""
+    """Answer to Announce: can handles into it be read, if not, why; ``road``: how (or could be)."""
 
     segment: int
     ok: bool
     reason: str
+    road: str = ""
 
 
 @message(22)

@@ -26,12 +26,13 @@ ROOT = Path(__file__).parents[2]
 
 def plain(announced: Announcement) -> list[Any]:
     """An announcement as JSON can carry it."""
-    return [*announced[:-1], announced.token.hex()]
+    return [*announced._replace(token=announced.token.hex())]  # type: ignore[arg-type]
 
 
 def announcement(value: list[Any]) -> Announcement:
     """The announcement of ``plain``."""
-    return announcement_from_wire([*value[:-1], bytes.fromhex(value[-1])])
+    at = Announcement._fields.index("token")
+    return announcement_from_wire([*value[:at], bytes.fromhex(value[at]), *value[at + 1 :]])
 
 
 class Peer:

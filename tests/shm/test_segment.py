@@ -11,7 +11,8 @@ import pytest
 
 from tests.waiting import wait_until_sync
 from transport.errors import AttachFailed
-from transport.shm.segment import Segment, attach_segment, create_segment, start_time
+from transport.shm.roads import attach_segment
+from transport.shm.segment import Segment, create_segment, start_time
 from transport.wire.handle import Announcement
 
 MIB = 1 << 20

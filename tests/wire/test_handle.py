@@ -14,7 +14,7 @@ from transport.wire.handle import (
 )
 
 HANDLE = Handle(2**64 - 1, 1, 8192, 24, 7, "<f4", (2, 3))
-ANNOUNCEMENT = Announcement(5, 1, 4711, 99, 3, 1, 2**60, 1 << 26, b"t" * 16)
+ANNOUNCEMENT = Announcement(5, 1, 4711, 99, 3, 1, 2**60, 1 << 26, b"t" * 16, "engine", 9, "")
 
 
 def test_a_handle_comes_back_from_lists() -> None:
@@ -79,6 +79,16 @@ def test_an_announcement_comes_back_from_a_list() -> None:
         ("size", 2**62),
         ("token", b"short"),
         ("token", "t" * 16),
+        ("name", b"engine"),
+        ("name", "x" * 108),
+        ("space", -1),
+        ("space", 2**64),
+        ("path", None),
+        ("path", "/etc/passwd"),
+        ("path", "/dev/shm/other-0-a/1"),
+        ("path", "/dev/shm/callhome-0-a/../1"),
+        ("path", "/dev/shm/callhome-0-a/1/2"),
+        ("path", "/dev/shm/callhome-0-a/1\n"),
     ],
 )
 def test_an_announcement_that_cannot_be_one_is_refused(field: str, value: Any) -> None:
@@ -87,6 +97,6 @@ def test_an_announcement_that_cannot_be_one_is_refused(field: str, value: Any) -
 
 
 @pytest.mark.parametrize("value", [None, [], list(ANNOUNCEMENT)[:-1], [*ANNOUNCEMENT, 0]])
-def test_what_has_not_nine_fields_is_no_announcement(value: Any) -> None:
+def test_what_has_not_twelve_fields_is_no_announcement(value: Any) -> None:
     with pytest.raises(RemoteProtocolError):
         announcement_from_wire(value)

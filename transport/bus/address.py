@@ -18,20 +18,24 @@ class Address(NamedTuple):
     """One incarnation of an actor on this node.
 
     ``pid`` and ``started`` (clock ticks since boot, field 22 of /proc/PID/stat) tell a process
-    apart from a later one that got the same pid.
+    apart from a later one that got the same pid. Both mean something in one PID namespace only:
+    ``space`` is 0 in that of the node, else the number of another one (the inode of
+    /proc/self/ns/pid, see ``actors.kernel.space``).
     """
 
     name: str
     incarnation: int
     pid: int
     started: int
+    space: int = 0
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
 
 
 def inbox_path(run: str, address: Address, lane: str) -> str:
-    """File path of the inbox of ``address``; lane is ``"d"`` (data) or ``"c"`` (control).
+    """File path of a socket of ``address``; lane is ``"d"`` (data), ``"c"`` (control), or ``"m"``
+    where it hands out its shared memory.
 
     Raises LocalProtocolError when the path is longer than a Unix socket allows, and for a name that
     would lead out of the folder.
@@ -57,6 +61,6 @@ def remove_inboxes(run: str, address: Address) -> None:
 
     ZeroMQ leaves the files of closed ipc sockets behind, and who was killed can remove nothing.
     """
-    for lane in ("d", "c"):
+    for lane in ("d", "c", "m", "b"):  # "b": its signs of life (actors.kernel.beats)
         with contextlib.suppress(FileNotFoundError, LocalProtocolError):
             os.unlink(inbox_path(run, address, lane))

@@ -1,23 +1,32 @@
 """A process's own shared memory: segments, the slots in them, and what is lent to whom.
 
 Nothing is allocated before the first frame. Then memory comes in steps, and is used again and
-again: a page that is touched for the first time costs some microseconds, a warm one nothing.
+again: a page that is touched for the first time costs some microseconds, a warm one nothing. A
+segment in which nothing was used for a while goes back to the system, and its number never comes
+again.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from transport.errors import MemoryExhausted, RemoteProtocolError, StaleHandle
-from transport.shm.segment import Segment, create_segment
-from transport.shm.slab import GRAIN, Slab, Slot, size_class
+from transport.shm.offers import Offers
+from transport.shm.segment import Segment
+from transport.shm.slab import GRAIN, Lease, Slab, Slot, size_class
+from transport.shm.turns import Turn
 from transport.wire.handle import NO_SEGMENT, Announcement, Handle
 
 MIB = 1 << 20
 #: Stands for the owner itself where a borrower is named.
 NOBODY = -1
+#: So many of those who hold memory are named in an error.
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,7 @@ class ArenaStatistics:
 
     ``segments``; bytes ``reserved`` for data and ``in_use`` (in whole slots); ``slots`` in
     use and those ``lent``, the ``borrowers`` that have them, and releases ``ignored`` because they
-    came late or twice.
+    came late or twice; how many are ``waiting`` for room.
     """
 
     segments: int
@@ -36,6 +45,19 @@ class ArenaStatistics:
     lent: int
     borrowers: int
     ignored: int
+    waiting: int
+
+
+class SegmentState(NamedTuple):
+    """One segment: its ``number``, bytes for data and in use, where it is (``memfd`` or ``file``),
+    and for how many seconds nothing in it has been in use (None: something is).
+    """
+
+    number: int
+    size: int
+    used: int
+    kind: str
+    idle: float | None
 
 
 class Arena:
@@ -46,17 +68,36 @@ class Arena:
     threads: a sync engine makes frames in its own.
     """
 
-    def __init__(self, owner: int, *, step: int = 64 * MIB, limit: int = 1024 * MIB) -> None:
+    def __init__(
+        self,
+        owner: int,
+        *,
+        step: int = 64 * MIB,
+        limit: int = 1024 * MIB,
+        offers: Offers | None = None,
+    ) -> None:
         self.owner = owner
+        #: Makes the segments, and the roads by which others come by them.
+        self.offers = offers or Offers()
         #: ``(segment, offset, generation, borrower)`` of leases in this very process that ended;
         #: borrower ``NOBODY`` is the owner's own hold, of a frame dropped unsent. Finalizers append
         #: here, in any thread.
         self.returned: deque[tuple[int, int, int, int]] = deque()
+        #: Numbers of segments that were given back, of which peers have to be told.
+        self.gone: deque[int] = deque()
+        #: Called, in any thread, when segments have been made or given back.
+        self.changed: Callable[[], object] = _nothing
+        #: What a borrower is called in errors.
+        self.names: Callable[[int], str] = _hexadecimal
         self._step = max(step, 1)
         self._limit = limit
         self._slab = Slab()
         self._segments: dict[int, Segment] = {}
         self._reserved = 0
+        self._made = 0
+        self._turns: deque[Turn] = deque()
+        #: What the system said when it refused memory last.
+        self._refusal = ""
         # Finalizers never take it (they only append to deques), so a collection inside a locked
         # part is harmless.
         self._lock = threading.Lock()
@@ -72,16 +113,77 @@ class Arena:
                 raise MemoryExhausted("the arena is closed: its actor has stopped")
             if self.returned:
                 self._take_returned()
-            slot = self._slab.allocate(size)
-            if slot is None:
-                self._grow(size)
-                slot = self._slab.allocate(size)
-                assert slot is not None  # the new segment has room for it
-            segment = self._segments[slot.segment]
-            if slot.offset + slot.size > segment.reserved:
-                self._reserve(segment, slot)
-            segment.stamp(slot.offset, slot.generation)
-            return slot
+            return self._take(size)
+
+    def queue(self, turn: Turn) -> None:
+        """Serve ``turn`` when there is room, after those who came before; perhaps at once.
+
+        Raises MemoryExhausted for what can never fit, and when closed.
+        """
+        with self._lock:
+            if size_class(turn.size) > self._limit:
+                raise MemoryExhausted(
+                    f"no frame of {turn.size} bytes can ever fit the arena's limit of "
+                    f"{self._limit} bytes; raise arena_limit"
+                )
+            self._turns.append(turn)
+        self.poke()
+
+    def poke(self) -> None:
+        """Serve those who wait, as far as there is room. Raises MemoryExhausted when closed."""
+        with self._lock:
+            if self._closed:
+                raise MemoryExhausted("the arena is closed: its actor has stopped")
+            self._take_returned()
+            self._serve()
+
+    def leave(self, turn: Turn) -> None:
+        """Wait no more; a slot that came meanwhile goes to the next."""
+        with self._lock:
+            if turn.slot is not None:
+                self._give_up(turn.slot)
+                turn.slot = None
+            elif turn in self._turns:
+                self._turns.remove(turn)
+            self._serve()
+
+    def held_by(self) -> str:
+        """Who holds how much of the arena, in words for an error."""
+        with self._lock:
+            leases, used = self._slab.leases(), self._slab.bytes_in_use
+            refusal = f" (the system has refused more: {self._refusal})" if self._refusal else ""
+        now = time.monotonic()
+        sums: dict[int | None, tuple[int, int, float]] = {}
+        for each in leases:
+            count, size, age = sums.get(each.borrower, (0, 0, 0.0))
+            age = max(age, now - each.since)
+            sums[each.borrower] = (count + 1, size + each.size, age)
+        most = sorted(sums.items(), key=lambda item: -item[1][1])
+        words = [
+            f"{'this process itself' if who is None else self.names(who)}: {count} frames, "
+            f"{size} bytes, for up to {age:.1f} s"
+            for who, (count, size, age) in most[:_NAMED]
+        ]
+        if len(most) > _NAMED:
+            words.append(f"{len(most) - _NAMED} others")
+        text = f"{used} of the arena's limit of {self._limit} bytes are held{refusal}"
+        return f"{text}, by {'; by '.join(words)}" if words else text
+
+    def sweep(self, idle: float) -> None:
+        """Give back segments in which nothing was in use for ``idle`` seconds, up to the last."""
+        dead: list[Segment] = []
+        with self._lock:
+            if self._closed:
+                return
+            self._take_returned()
+            now = time.monotonic()
+            for part in self._slab.look(now):
+                if part.idle_since is not None and now - part.idle_since >= idle:
+                    dead.append(self._retire(part.number))
+        for segment in dead:  # outside the lock: the system takes a while to free much memory
+            segment.close()
+        if dead:
+            self.changed()
 
     def segment(self, number: int) -> Segment:
         """A segment of the arena; raises StaleHandle for one that never was, or is closed."""
@@ -111,7 +213,17 @@ class Arena:
         if handle.segment != NO_SEGMENT:
             with self._lock:
                 slot = self._slab.find(handle.segment, handle.offset, handle.generation)
-                self._slab.lend(slot, borrower, stream, keep=keep)
+                self._slab.lend(slot, borrower, stream, keep=keep, now=time.monotonic())
+
+    def adopt(
+        self, frame: tuple[int, int, int], lender: int, borrower: int, stream: int, *, asked: bool
+    ) -> None:
+        """Lease ``segment, offset, generation`` to ``borrower``, to whom ``lender`` has handed it
+        on; see ``Slab.adopt``. Raises StaleHandle.
+        """
+        with self._lock:
+            slot = self._slab.find(*frame)
+            self._slab.adopt(slot, lender, borrower, stream, time.monotonic(), asked=asked)
 
     def renew(self, handle: Handle) -> Handle:
         """The same bytes under a new generation, to be lent again after a refusal or a death.
@@ -146,6 +258,8 @@ class Arena:
             slot = self._slab.release(segment, offset, generation, borrower)
             if slot is not None:
                 self._clear(segment, offset)
+                if self._turns:
+                    self._serve()
 
     def take_back(self, borrower: int) -> int:
         """End all leases of a borrower that died; how many slots that freed."""
@@ -164,6 +278,12 @@ class Arena:
         """Act on what finalizers of this process have returned."""
         with self._lock:
             self._take_returned()
+            if self._turns:
+                self._serve()
+
+    def has(self, number: int) -> bool:
+        """Whether there is such a segment now."""
+        return number in self._segments
 
     def numbers(self) -> list[int]:
         """The numbers of the arena's segments."""
@@ -175,7 +295,7 @@ class Arena:
         Raises StaleHandle for a number that never was, or when closed.
         """
         with self._lock:
-            return self.segment(number).announcement(self.owner, number)
+            return self.offers.announcement(self.segment(number), self.owner, number)
 
     def statistics(self) -> ArenaStatistics:
         """What the arena holds now."""
@@ -190,7 +310,27 @@ class Arena:
                 counts.lent,
                 counts.borrowers,
                 counts.ignored,
+                len(self._turns),
             )
+
+    def account(self) -> tuple[list[SegmentState], list[Lease], list[Turn]]:
+        """Each segment, everybody who holds a slot, and who waits for one."""
+        with self._lock:
+            self._take_returned()
+            now = time.monotonic()
+            leases = self._slab.leases()
+            segments = [
+                SegmentState(
+                    number,
+                    segment.size - segment.start,
+                    used,
+                    "file" if segment.path else "memfd",
+                    None if since is None else now - since,
+                )
+                for number, used, since in self._slab.parts()
+                if (segment := self._segments.get(number)) is not None
+            ]
+            return segments, leases, list(self._turns)
 
     def close(self) -> None:
         """Give the memory up.
@@ -205,6 +345,10 @@ class Arena:
                 segment.close()
             # Forgotten, so that a mapping with views goes with the last of them.
             self._segments.clear()
+            for turn in self._turns:
+                turn.wake()
+            self._turns.clear()
+            self.offers.close()
 
     def _take_returned(self) -> None:
         while self.returned:
@@ -219,7 +363,39 @@ class Arena:
     def _freed(self, slots: list[Slot]) -> int:
         for slot in slots:
             self._clear(slot.segment, slot.offset)
+        if self._turns:
+            self._serve()
         return len(slots)
+
+    def _take(self, size: int) -> Slot:
+        now = time.monotonic()
+        slot = self._slab.allocate(size, now)
+        if slot is None:
+            self._grow(size)
+            slot = self._slab.allocate(size, now)
+            assert slot is not None  # the new segment has room for it
+        segment = self._segments[slot.segment]
+        if slot.offset + slot.size > segment.reserved:
+            self._reserve(segment, slot)
+        segment.stamp(slot.offset, slot.generation)
+        return slot
+
+    def _serve(self) -> None:
+        while self._turns and not self._closed:
+            turn = self._turns[0]
+            try:
+                turn.slot = slot = self._take(turn.size)
+            except MemoryExhausted:
+                return
+            self._turns.popleft()
+            turn.wake()
+            if turn.slot is None:  # there was nobody to wake
+                self._give_up(slot)
+
+    def _give_up(self, slot: Slot) -> None:
+        segment, offset = slot.segment, slot.offset
+        if self._slab.drop_hold(slot):
+            self._clear(segment, offset)
 
     def _clear(self, segment: int, offset: int) -> None:
         if not self._closed:
@@ -227,28 +403,60 @@ class Arena:
 
     def _grow(self, size: int) -> None:
         want = size_class(size)
+        if self._reserved + want > self._limit:
+            self._make_room(want)
         capacity = max(want, min(self._step, self._limit - self._reserved) // GRAIN * GRAIN)
         if self._reserved + capacity > self._limit:
             raise MemoryExhausted(
                 f"no room for a frame of {size} bytes: {self._slab.bytes_in_use} of the "
                 f"arena's limit of {self._limit} bytes are held by frames; let readers release "
-                "theirs, or raise the limit"
+                "theirs, wait for them with frames.wait_new, or raise the limit"
             )
         try:
-            segment = create_segment(capacity)
+            segment = self.offers.create(capacity)
         except OSError as error:
+            self._refusal = str(error)
             raise MemoryExhausted(f"no segment of {capacity} bytes for frames: {error}") from error
-        number = len(self._segments) + 1
+        self._made = number = self._made + 1
         self._segments[number] = segment
         self._slab.add_segment(number, segment.start, segment.size)
         self._reserved += capacity
         segment.warm()
+        self.changed()
+
+    def _make_room(self, want: int) -> None:
+        """Give back segments that are not in use, if that makes room for one of ``want`` bytes."""
+        empty = [number for number, used, _ in self._slab.parts() if not used]
+        sizes = [self._segments[each].size - self._segments[each].start for each in empty]
+        if self._reserved - sum(sizes) + want > self._limit:
+            return
+        while self._reserved + want > self._limit:
+            self._retire(empty.pop()).close()
+
+    def _retire(self, number: int) -> Segment:
+        """Forget a segment that is not in use; whoever calls closes it."""
+        self._slab.remove_segment(number)
+        segment = self._segments.pop(number)
+        self._reserved -= segment.size - segment.start
+        self.gone.append(number)
+        segment.retire()
+        return segment
 
     def _reserve(self, segment: Segment, slot: Slot) -> None:
         try:
             segment.reserve(slot.offset, slot.size)
         except OSError as error:
+            self._refusal = str(error)
             self._slab.drop_hold(slot)
             raise MemoryExhausted(
                 f"the system has no memory for a frame of {slot.size} bytes: {error}"
             ) from error
+        self._refusal = ""
+
+
+def _nothing() -> None:
+    """Nobody wants to hear of changes."""
+
+
+def _hexadecimal(borrower: int) -> str:
+    return f"{borrower:x}"

@@ -46,11 +46,14 @@ class Tie(weakref.ref[memoryview]):
     Carries what is to be returned when it goes.
     """
 
-    __slots__ = ("key", "queue", "since")
+    __slots__ = ("flat", "handle", "key", "queue", "since")
 
     queue: deque[tuple[int, int, int, int]]
     key: tuple[int, int, int, int]
     since: float
+    #: What was received, if it was, and the id of the array right above the memoryview.
+    handle: Handle | None
+    flat: int
 
 
 class Ties:
@@ -72,16 +75,20 @@ class Ties:
         array: NDArray[Any],
         queue: deque[tuple[int, int, int, int]],
         key: tuple[int, int, int, int],
+        handle: Handle | None = None,
     ) -> Tie:
         """Put ``key`` on ``queue`` once nothing refers to the memory of ``array`` any more.
 
-        ``array`` comes straight from ``frombuffer``: its base is the memoryview.
+        ``array`` comes straight from ``frombuffer``: its base is the memoryview. ``handle``: what
+        it was received as (see ``transport.shm.passing``).
         """
         base = array.base
         assert isinstance(base, memoryview)
         tie = Tie(base, self._gone)
         tie.queue = queue
         tie.key = key
+        tie.handle = handle
+        tie.flat = id(array)
         tie.since = time.monotonic()
         self._alive[id(tie)] = tie
         return tie

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from transport.shm.arena import MIB, NOBODY, Arena, ArenaStatistics
 from transport.shm.frames import Frames, Ties, dtype_text, fill
+from transport.shm.offers import Offers
 from transport.shm.reading import Reading, Release
+from transport.shm.roads import FILE, Roads
 from transport.wire.handle import NO_SEGMENT, Announcement, Handle
 
 if TYPE_CHECKING:
@@ -19,12 +21,16 @@ if TYPE_CHECKING:
 class _Link:
     """What a peer knows of our segments."""
 
-    __slots__ = ("announced", "attached", "refused")
+    __slots__ = ("announced", "attached", "denied", "refused", "road")
 
     def __init__(self) -> None:
         self.announced: set[int] = set()
         self.attached: set[int] = set()
+        #: Segments that it cannot map, though it may others; and whether it maps none at all.
+        self.denied: set[int] = set()
         self.refused = False
+        #: How it reached the last one.
+        self.road = ""
 
 
 class Memory:
@@ -49,16 +55,19 @@ class Memory:
         step: int = 64 * MIB,
         limit: int = 1024 * MIB,
         threshold: int = 32768,
+        offers: Offers | None = None,
+        roads: Roads | None = None,
     ) -> None:
         self.owner = owner
+        self.offers = offers = offers or Offers()
         self.threshold = threshold
         self._ties = Ties(wake)
-        self._arena = Arena(owner, step=step, limit=limit)
+        self._arena = Arena(owner, step=step, limit=limit, offers=offers)
         self.frames = Frames(self._arena, self._ties)
         self._links: dict[int, _Link] = {}
         #: Called, in any thread, when segments have been made, mapped or given back.
         self.changed: Callable[[], object] = _nothing
-        self.reading = reading = Reading(self._arena, self._ties, lambda: self.changed())
+        self.reading = reading = Reading(self._arena, self._ties, lambda: self.changed(), roads)
         self.attach = reading.attach
         self.expect = reading.expect
         self.detach = reading.detach
@@ -161,7 +170,7 @@ class Memory:
 
         The caller sends them to the peer before the handles.
         """
-        if peer == self.owner:
+        if peer == self.owner or self.offers.inline:
             return []
         link = self._links.get(peer)
         if link is None:
@@ -174,18 +183,36 @@ class Memory:
         link.announced.update(missing)
         return [self._arena.announcement(number) for number in missing]
 
-    def mark(self, peer: int, segment: int, ok: bool) -> None:
-        """Note the peer's answer to an announcement: mapped, or refused."""
+    def mark(self, peer: int, segment: int, ok: bool, road: str = "") -> None:
+        """Note the peer's answer to an announcement: mapped by ``road``, or refused, and then
+        whether a ``file`` would be better.
+        """
         link = self._links.get(peer)
-        if link is not None and ok:
+        if link is None:
+            return
+        if ok:
             link.attached.add(segment)
-        elif link is not None:
+            link.road = road
+        elif road == FILE and self.offers.want_files():
+            link.denied.add(segment)
+        else:
             link.refused = True
 
-    def usable(self, peer: int) -> bool:
-        """Whether handles may be sent to ``peer``: it has refused no segment."""
+    def usable(self, peer: int, handles: Iterable[Handle] = ()) -> bool:
+        """Whether ``handles`` may be sent to ``peer``, which has not refused their segments."""
+        if self.offers.inline:
+            return False
         link = self._links.get(peer)
-        return link is None or not link.refused
+        if link is None:
+            return True
+        if link.refused:
+            return False
+        return not link.denied or all(handle.segment not in link.denied for handle in handles)
+
+    def road(self, peer: int) -> str:
+        """How ``peer`` reaches our memory, "" before it has."""
+        link = self._links.get(peer)
+        return "" if link is None else link.road
 
     def attached(self, peer: int, handles: Iterable[Handle]) -> bool:
         """Whether ``peer`` has answered that it mapped the segments of all ``handles``."""

@@ -7,14 +7,15 @@ of the loop.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transport.errors import RemoteProtocolError, StaleHandle
 from transport.shm.arena import Arena
 from transport.shm.frames import Frame, Ties, view
-from transport.shm.segment import Segment, attach_segment
+from transport.shm.roads import Roads
+from transport.shm.segment import Segment
 from transport.wire.handle import NO_SEGMENT, Announcement, Handle
 
 if TYPE_CHECKING:
@@ -47,17 +48,24 @@ class Reading:
     ``changed`` is called when a segment has been mapped.
     """
 
-    def __init__(self, arena: Arena, ties: Ties, changed: Callable[[], object]) -> None:
+    def __init__(
+        self, arena: Arena, ties: Ties, changed: Callable[[], object], roads: Roads | None = None
+    ) -> None:
         self.owner = arena.owner
         self._arena = arena
         self._ties = ties
         self._changed = changed
+        #: How segments of others are reached.
+        self.roads = roads or Roads()
         self._mapped: dict[tuple[int, int], Segment] = {}
         #: The highest number of each owner that was mapped: below it, what is missing has gone.
         self._highest: dict[int, int] = {}
         #: Handles that came and have been neither opened nor dropped, by owner.
-        self._expected: dict[int, set[Release]] = {}
+        self._expected: dict[int, Counter[Release]] = {}
         self._dead: set[int] = set()
+        #: Why what came and was not ours to look at is stale, by ``(owner, segment, offset,
+        #: generation)``.
+        self._spoilt: dict[tuple[int, int, int, int], deque[str]] = {}
         #: ``(owner, segment, offset, generation)`` of leases on peers' memory that have ended.
         self._ended: deque[tuple[int, int, int, int]] = deque()
 
@@ -73,7 +81,7 @@ class Reading:
         """
         key = (announced.owner, announced.segment)
         if announced.owner != self.owner and key not in self._mapped:
-            self._mapped[key] = attach_segment(announced)
+            self._mapped[key] = self.roads.attach(announced)
             highest = self._highest.get(announced.owner, 0)
             self._highest[announced.owner] = max(highest, announced.segment)
             self._changed()
@@ -87,7 +95,27 @@ class Reading:
         for handle in handles:
             if handle.segment != NO_SEGMENT:
                 key = (handle.segment, handle.offset, handle.generation)
-                self._expected.setdefault(handle.owner, set()).add(key)
+                self._expected.setdefault(handle.owner, Counter())[key] += 1
+
+    def forgo(self, handles: Iterable[Handle]) -> None:
+        """Undo one ``expect``: somebody else has noted them, or nobody will look at them."""
+        for handle in handles:
+            if handle.segment != NO_SEGMENT:
+                self._came(handle)
+
+    def spoil(self, handle: Handle, reason: str) -> None:
+        """The lease on a handle that came has ended before we had it: whoever looks at it gets
+        StaleHandle with ``reason``, and nothing goes back when it is looked at or dropped.
+        """
+        key = (handle.owner, handle.segment, handle.offset, handle.generation)
+        self._spoilt.setdefault(key, deque()).append(reason)
+
+    def announcement(self, owner: int, segment: int) -> Announcement | None:
+        """What ``owner``, who is not known to be dead, has announced, for others who are to map it;
+        None: it is not mapped here.
+        """
+        found = self._mapped.get((owner, segment))
+        return None if found is None or owner in self._dead else found.announced
 
     def detach(self, owner: int) -> None:
         """Let go of a dead owner's segments, once no expected handle names them.
@@ -99,6 +127,7 @@ class Reading:
             return
         self._dead.discard(owner)
         self._highest.pop(owner, None)
+        self.roads.forget(owner)
         for key in [key for key in self._mapped if key[0] == owner]:
             self._mapped.pop(key).close()
 
@@ -158,10 +187,22 @@ class Reading:
     def drop(self, handle: Handle) -> None:
         """Return the lease of a handle that will not be looked at."""
         if handle.segment != NO_SEGMENT:
+            self._came(handle)
+            if self._spoilt and self._was_spoilt(handle):
+                return
             queue, key = self._return_of(handle)
             queue.append(key)
             self._ties.wake()
-            self._came(handle)
+
+    def _was_spoilt(self, handle: Handle) -> bool:
+        key = (handle.owner, handle.segment, handle.offset, handle.generation)
+        reasons = self._spoilt.get(key)
+        if reasons is None:
+            return False
+        reasons.popleft()
+        if not reasons:
+            del self._spoilt[key]
+        return True
 
     def drain(self) -> dict[int, list[Release]]:
         """Leases on peers' memory that ended since the last call, by owner."""
@@ -200,13 +241,17 @@ class Reading:
             raise
         if handle.segment != NO_SEGMENT:
             queue, key = self._return_of(handle)
-            self._ties.tie(flat, queue, key)
+            self._ties.tie(flat, queue, key, handle)
             self._came(handle)
         return array, flat
 
     def _buffer(self, handle: Handle) -> mmap.mmap | memoryview:
         if handle.segment == NO_SEGMENT:
             return memoryview(b"")
+        if self._spoilt:
+            key = (handle.owner, handle.segment, handle.offset, handle.generation)
+            if key in self._spoilt:
+                raise StaleHandle(self._spoilt[key][0])
         if handle.owner == self.owner:
             self._arena.check(handle)
             return memoryview(self._arena.segment(handle.segment).map).toreadonly()
@@ -238,7 +283,12 @@ class Reading:
     def _came(self, handle: Handle) -> None:
         expected = self._expected.get(handle.owner)
         if expected is not None:
-            expected.discard((handle.segment, handle.offset, handle.generation))
+            # Counted: a frame that others hand on to us may come several times.
+            key = (handle.segment, handle.offset, handle.generation)
+            if expected[key] > 1:
+                expected[key] -= 1
+            else:
+                del expected[key]
             if not expected:
                 del self._expected[handle.owner]
                 if handle.owner in self._dead:

@@ -7,9 +7,10 @@ dtype fill its size, is checked by ``transport.shm``, which knows the segment an
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-from transport.errors import RemoteProtocolError
+from transport.errors import RemoteProtocolError, described
 
 #: Segment number of a handle to no bytes at all: nothing is leased, nothing has to be attached.
 NO_SEGMENT = 0
@@ -19,7 +20,12 @@ MAX_DTYPE = 2048
 MAX_DIMENSIONS = 64
 #: Bytes of the random number in a segment's header page.
 TOKEN_SIZE = 16
+#: Longest name of an owner in characters; a socket path leaves no more.
+MAX_NAME = 107
+#: Where a segment that is a file may stand, and nowhere else: two levels below no link of ours.
+SHARED = "/dev/shm"
 
+_FILE = re.compile(re.escape(SHARED) + r"/callhome-[A-Za-z0-9._-]{1,200}/[0-9]{1,10}")
 _MAX_ID = 2**64 - 1
 _MAX_SIZE = 2**48
 
@@ -49,7 +55,9 @@ class Announcement(NamedTuple):
     ``owner`` and ``segment`` are those of its handles; ``pid`` and ``started`` (clock ticks since
     boot) name the process, ``fd`` its descriptor; ``device`` and ``inode`` the file behind it;
     ``size`` is in bytes, header included; ``token`` is the 16-byte random number in the header
-    page.
+    page. ``name`` is the owner's name and ``space`` its PID namespace as in an ``Address``, so that
+    whoever gets the announcement from a third actor can reach the owner; ``path`` is that of a
+    segment which is a file, else "".
     """
 
     owner: int
@@ -61,6 +69,9 @@ class Announcement(NamedTuple):
     inode: int
     size: int
     token: bytes
+    name: str = ""
+    space: int = 0
+    path: str = ""
 
 
 def handle_from_wire(value: object) -> Handle:
@@ -90,15 +101,20 @@ def announcement_from_wire(value: object) -> Announcement:
     Raises RemoteProtocolError for anything that cannot be one.
     """
     if not isinstance(value, (list, tuple)) or len(value) != len(Announcement._fields):
-        raise _bad("announcement", "is no list of 9 fields", value)
-    owner, segment, pid, started, fd, device, inode, size, token = value
+        raise _bad("announcement", "is no list of 12 fields", value)
+    owner, segment, pid, started, fd, device, inode, size, token, name, space, path = value
     _check_ids("announcement", owner=owner, segment=segment, device=device, inode=inode)
+    _check_ids("announcement", space=space)
     _check_sizes("announcement", pid=pid, started=started, fd=fd, size=size)
     if segment == NO_SEGMENT or pid == 0:
         raise _bad("announcement", "names no segment or no process", value)
     if type(token) is not bytes or len(token) != TOKEN_SIZE:
         raise _bad("announcement", f"token is no bytes of length {TOKEN_SIZE}", token)
-    return Announcement(owner, segment, pid, started, fd, device, inode, size, token)
+    if type(name) is not str or len(name) > MAX_NAME:
+        raise _bad("announcement", f"name is no text of at most {MAX_NAME} characters", name)
+    if type(path) is not str or (path and _FILE.fullmatch(path) is None):
+        raise _bad("announcement", f"path is none of a segment below {SHARED}", path)
+    return Announcement(*value)
 
 
 def _check_ids(what: str, **numbers: object) -> None:
@@ -114,4 +130,4 @@ def _check_sizes(what: str, **numbers: object) -> None:
 
 
 def _bad(what: str, why: str, value: object) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{what} from a peer {why}: {str(value)[:120]}")
+    return RemoteProtocolError(f"{what} from a peer {why}: {described(value, 120)}")

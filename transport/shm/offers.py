@@ -1,0 +1,95 @@
+"""How an owner makes its segments, and by which roads others may come by them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from transport.shm.door import Door
+from transport.shm.files import Folder
+from transport.shm.segment import Segment, create_segment
+from transport.wire.handle import Announcement
+
+
+class Offers:
+    """The owner's half of ``transport.shm.roads``; made by a runtime for its memory.
+
+    ``name`` and ``space`` are the owner's, as in its ``Address``; ``door`` is the path of its
+    socket for descriptors ("": none), ``label`` the start of a folder for files; ``road`` is the
+    setting ``frame_road``. Safe to use from several threads.
+    """
+
+    def __init__(
+        self, *, name: str = "", space: int = 0, door: str = "", label: str = "", road: str = "auto"
+    ) -> None:
+        self._name = name
+        self._space = space
+        self._path = door if road in ("auto", "socket") else ""
+        self._label = label
+        self._road = road
+        self._lock = threading.Lock()
+        self._door: Door | None = None
+        self._folder: Folder | None = None
+        self._files = road == "file"
+        #: Why the door could not be opened; others have only /proc then.
+        self.trouble = ""
+
+    @property
+    def inline(self) -> bool:
+        """No road leads here: everybody gets bytes."""
+        return self._road == "inline"
+
+    def want_files(self) -> bool:
+        """Somebody can use neither of the other roads: segments made from now on are files.
+
+        False where the setting forbids it.
+        """
+        self._files = self._files or self._road == "auto"
+        return self._files
+
+    def create(self, capacity: int) -> Segment:
+        """Make a segment for ``capacity`` bytes of data. Raises OSError when the system refuses."""
+        with self._lock:
+            if self._files:
+                segment = self._in_file(capacity)
+                if segment is not None:
+                    return segment
+            segment = create_segment(capacity)
+            self._open()
+            door = self._door
+            if door is not None:
+                token = segment.token
+                door.offer(token, segment.fd)
+                segment.closing = lambda: door.withdraw(token)
+            return segment
+
+    def _in_file(self, capacity: int) -> Segment | None:
+        """One that is a file; None where none can be and none is prescribed."""
+        try:
+            if self._folder is None:
+                self._folder = Folder(self._label)
+            return create_segment(capacity, self._folder.next())
+        except OSError:
+            if self._road == "file":
+                raise
+            return None
+
+    def _open(self) -> None:
+        if self._path and self._door is None:
+            try:
+                self._door = Door(self._path)
+            except OSError as error:
+                self.trouble = f"{self._path}: {error}"
+                self._path = ""
+
+    def announcement(self, segment: Segment, owner: int, number: int) -> Announcement:
+        """What another process needs to map a segment of ours."""
+        return segment.announcement(owner, number, self._name, self._space)
+
+    def close(self) -> None:
+        """Close the door and remove what files there are. Idempotent, never raises."""
+        with self._lock, contextlib.ExitStack() as stack:
+            for each in (self._door, self._folder):
+                if each is not None:
+                    stack.callback(each.close)
+            self._path, self._door, self._folder = "", None, None
