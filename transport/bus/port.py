@@ -12,23 +12,28 @@ Ports of one process (``place="here"``) hand each other their messages without a
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
 import zmq
 
+from transport.bus import forked
 from transport.bus.address import Address, inbox_path, remove_inboxes
+from transport.bus.claim import Claim
+from transport.bus.flow import Mark, Marked
 from transport.bus.guard import Guard
+from transport.bus.intake import Deliver, Intake
 from transport.bus.outbox import Outbox
 from transport.bus.shared import Bus as Bus
 from transport.bus.shared import PortStatistics
 from transport.bus.socket import BURST, Inbox, Outlet
-from transport.errors import LocalProtocolError, OutboxFull, RemoteProtocolError
+from transport.errors import (
+    CallHomeError,
+    LocalProtocolError,
+    OutboxFull,
+    RemoteProtocolError,
+)
 from transport.wire.message import BatchReader, BatchWriter, Message
-
-log = logging.getLogger("callhome.bus")
 
 #: Batches that ZeroMQ may hold for one connection on its way out; what is beyond waits in the
 #: outbox, where it is counted.
@@ -46,8 +51,6 @@ _LARGE = 64 << 20
 _FEW = 4
 #: Incarnations known to be dead; nothing is sent to them.
 _DEAD_KEPT = 4096
-
-Deliver = Callable[[int, Message], None]
 
 
 class Port:
@@ -68,15 +71,15 @@ class Port:
         self.address = address
         self.run = run
         self._bus = bus
-        self._deliver = deliver
         self._hello = hello
         self._limits = (outbox_messages, outbox_bytes)
         self._loop = asyncio.get_running_loop()
         self._writer = BatchWriter(address.incarnation)
         self._boxes: dict[tuple[int, bool], Outbox] = {}
         self._dirty: list[Outbox] = []
+        self._intake = Intake(str(address), deliver, self._told)
         #: Batches that came, by sender.
-        self.came: dict[int, int] = {}
+        self.came = self._intake.came
         self._flush_planned = self._hurried = self._bursting = self._closed = False
         self._quiet = True
         self._counted = 0
@@ -90,53 +93,47 @@ class Port:
         self._held = False
         #: Outboxes of ports of this process that wait until data is read here again.
         self._waiting: dict[Outbox, Port] = {}
-        self.batches_in = self.messages_in = self.unreadable = 0
         self.batches_out = self.messages_out = 0
-        self._data = self._bind("d")
+        self._claims: list[Claim] = []
+        self._data = self._bind("d", self._intake.data)
         try:
-            self._control = self._bind("c")
+            self._control = self._bind("c", self._intake.control)
         except BaseException:
             self._data.close()
+            self._claims[0].release()
             raise
         bus.ports[address.incarnation] = self
+        forked.keep(self)
 
-    def _bind(self, lane: str) -> Inbox:
-        path, reader = inbox_path(self.run, self.address, lane), BatchReader()
-        if os.path.exists(path):
-            raise LocalProtocolError(
-                f"another actor is bound at {path}; incarnations must be unique"
-            )
+    def _bind(self, lane: str, take: Callable[[bytes, BatchReader], None]) -> Inbox:
+        claim, reader = Claim(inbox_path(self.run, self.address, lane)), BatchReader()
         try:
-            return Inbox(
-                self._bus.context,
-                path,
-                lambda batch: self._batch(batch, reader),
-                self.burst,
-                _PIPE_IN,
+            inbox = Inbox(
+                self._bus.context, claim, lambda batch: take(batch, reader), self.burst, _PIPE_IN
             )
         except zmq.ZMQError as error:
-            raise LocalProtocolError(f"inbox {path} cannot be bound: {error}") from error
+            claim.abandon()
+            raise LocalProtocolError(f"inbox {claim.path} cannot be bound: {error}") from error
+        self._claims.append(claim)
+        return inbox
 
-    def _batch(self, batch: bytes, reader: BatchReader) -> None:
-        self.batches_in += 1
-        sender, messages, faults = reader.read(batch)
-        for fault in faults:
-            self.unreadable += 1
-            log.warning("%s dropped what it cannot read: %s", self.address, fault)
-        self.came[sender] = self.came.get(sender, 0) + 1
-        self._hand_over(sender, messages)
+    def fault(self) -> str:
+        """What is wrong with the inboxes, whose files others can reach; "" when all is well."""
+        return next(filter(None, (claim.fault() for claim in self._claims)), "")
 
-    def _hand_over(self, sender: int, messages: list[Message]) -> None:
-        self.messages_in += len(messages)
-        deliver = self._deliver
-        for each in messages:
-            try:
-                deliver(sender, each)
-            except RemoteProtocolError as error:
-                # One bad message must not take the rest of the batch, or the loop, with it.
-                log.warning("%s refused a %s: %s", self.address, type(each).__name__, error)
-            except Exception:
-                log.exception("%s failed on a %s", self.address, type(each).__name__)
+    def _told(self, sender: int, message: Message) -> None:
+        """What ports say to each other: how far the other one has read."""
+        if isinstance(message, Mark):
+            if message.home.incarnation != sender:
+                raise RemoteProtocolError("it names another sender than its batch")
+            self.send(message.home, Marked(message.number), control=True)
+        elif isinstance(message, Marked):
+            box = self._boxes.get((sender, False))
+            if box is not None and box.outlet is not None:
+                stuck = box.stuck
+                box.flight.marked(message.number)
+                if stuck and not box.stuck:
+                    self._drained(box)
 
     def poll_control(self) -> None:
         """Read waiting control now, without blocking: for code that keeps the loop busy."""
@@ -193,18 +190,15 @@ class Port:
                 return
             try:
                 box = self._open(to, control)
-            except zmq.ZMQError as error:
-                # Out of descriptors or sockets. It costs this peer, not this whole actor.
-                text = f"no socket can be opened towards {to}: {error}; raise ulimit -n"
-                log.error("%s: %s", self.address, text)
-                self._loop.call_soon(self.unreachable, to, text)
+            except CallHomeError as error:
+                self._loop.call_soon(self.unreachable, to, error.message)
                 if bounded:
-                    raise OutboxFull(text) from error
+                    raise
                 return
         if bounded and box.full(self._limits):
             raise OutboxFull(
-                f"{to} does not read: {len(box.messages)} messages and "
-                f"{box.size + box.blocked_bytes} bytes wait for it (bounds {self._limits[0]} and "
+                f"{to} does not read: {len(box.messages) + box.flight.messages} messages and "
+                f"{box.size + box.flight.bytes} bytes wait for it (bounds {self._limits[0]} and "
                 f"{self._limits[1]}); slow down, or raise the bounds"
             )
         box.messages.append(message)
@@ -221,10 +215,10 @@ class Port:
         return list({box.address for box in self._boxes.values()})
 
     def _open(self, to: Address, control: bool) -> Outbox:
-        box = Outbox(to, control)
+        box = Outbox(to, control, self._limits)
         if to.incarnation not in self._bus.ports:
             path = inbox_path(self.run, to, "c" if control else "d")
-            box.outlet = Outlet(self._bus.context, path, lambda: self._drained(box), _PIPE)
+            box.connect(self._bus.context, path, lambda: self._drained(box), _PIPE)
         self._boxes[to.incarnation, control] = box
         box.messages.append(self._hello)
         return box
@@ -286,11 +280,13 @@ class Port:
         if outlet is None:
             self._hand_local(box, at_once)
             return
-        if outlet.blocked:
+        if box.stuck:
             return  # they stay here, counted, until the peer reads
         box.messages = []
         size, box.size = box.size, 0
         self.messages_out += len(messages)
+        if not box.control and box.flight.hand_over(len(messages), size):
+            messages.append(box.flight.mark(self.address))
         if size < _LARGE:
             size = max(size, self._send_batch(box, outlet, messages))
         else:
@@ -300,11 +296,7 @@ class Port:
 
     def _send_batch(self, box: Outbox, outlet: Outlet, messages: list[Message]) -> int:
         """Send one batch, or leave it with the outlet; its size in bytes."""
-        try:
-            batch = self._writer.pack(messages)
-        except LocalProtocolError:
-            log.exception("%s could not pack all messages for %s", self.address, box.address)
-            batch = self._writer.salvage(messages)
+        batch = box.packed(self._writer, messages, self.address)
         self.batches_out += 1
         outlet.send(batch)
         return len(batch)
@@ -312,29 +304,25 @@ class Port:
     def _drained(self, box: Outbox) -> None:
         box.blocked_bytes = 0
         self._flush_box(box)
-        assert box.outlet is not None
-        if not box.outlet.blocked:
-            waiters, box.waiters = box.waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        if not box.stuck:
+            box.wake()
 
     def backlog(self, to: Address, control: bool = False) -> int:
         """Bytes that wait for a peer because it does not read; 0 while it does."""
         box = self._boxes.get((to.incarnation, control))
-        if box is None or box.outlet is None or not box.outlet.blocked:
+        if box is None or not box.stuck:
             return 0
-        return box.size + box.blocked_bytes
+        return box.size + max(box.blocked_bytes, box.flight.bytes)
 
     def full(self, to: Address) -> bool:
         """Whether the data for a peer has reached its bound because the peer does not read."""
         box = self._boxes.get((to.incarnation, False))
-        return box is not None and box.blocked_bytes > 0 and box.full(self._limits)
+        return box is not None and box.stuck and box.full(self._limits)
 
     async def wait_drained(self, to: Address, control: bool = False) -> None:
         """Wait until nothing is held back for a peer; the caller gives the deadline."""
         box = self._boxes.get((to.incarnation, control))
-        if box is not None and box.outlet is not None and box.outlet.blocked:
+        if box is not None and box.stuck:
             waiter = self._loop.create_future()
             box.waiters.append(waiter)
             await waiter
@@ -357,7 +345,7 @@ class Port:
         self._bursting = True
         while self._local:
             sender, messages = self._local.popleft()
-            self._hand_over(sender, messages)
+            self._intake.hand_over(sender, messages)
         self.burst(begins=False)
 
     def forget(self, incarnation: int) -> None:
@@ -371,17 +359,15 @@ class Port:
             if box is None:
                 continue
             box.messages = []
-            for waiter in box.waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            box.wake()
             if box.outlet is not None:
                 box.outlet.close(0)
 
     def statistics(self) -> PortStatistics:
         """The counters, as they stand."""
-        received, sent = (self.batches_in, self.messages_in), (self.batches_out, self.messages_out)
+        intake, sent = self._intake, (self.batches_out, self.messages_out)
         peers = len({incarnation for incarnation, _ in self._boxes})
-        return PortStatistics(*received, *sent, self.unreadable, peers)
+        return PortStatistics(intake.batches, intake.messages, *sent, intake.unreadable, peers)
 
     def close(self, linger: float = 0.5) -> None:
         """Send what is queued and close; ZeroMQ gets ``linger`` seconds for what it holds."""
@@ -396,4 +382,15 @@ class Port:
         self._data.close()
         self._control.close()
         self._bus.ports.pop(self.address.incarnation, None)
-        remove_inboxes(self.run, self.address)
+        if not self.fault():
+            remove_inboxes(self.run, self.address)
+
+    def forked(self) -> None:
+        """In a forked child: the sockets and their files are the parent's."""
+        self._closed = True
+        self._data.disown()
+        self._control.disown()
+        for box in self._boxes.values():
+            if box.outlet is not None:
+                box.outlet.disown()
+        self._boxes.clear()

@@ -14,6 +14,9 @@ from collections.abc import Callable
 
 import zmq
 
+from transport.bus.claim import Claim
+from transport.wire.message import MAX_BATCH
+
 # Plain integers: each call with an enum member costs a microsecond more.
 _NOBLOCK = int(zmq.NOBLOCK)
 _EVENTS = int(zmq.EVENTS)
@@ -21,6 +24,10 @@ _READABLE = int(zmq.POLLIN)
 
 #: Messages read in one go before the loop gets its turn.
 BURST = 64
+#: How long who connects may take to say what he is, in milliseconds.
+_HANDSHAKE = 5_000
+#: What the system holds for ZeroMQ's last words when nobody has closed a socket, in milliseconds.
+_LAST_WORDS = 500
 
 
 class Inbox:
@@ -29,16 +36,21 @@ class Inbox:
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
-        path: str,
+        claim: Claim,
         deliver: Callable[[bytes], None],
         burst: Callable[[bool], None],
         queue: int,
     ) -> None:
+        """Takes the claim's descriptor over, unless it raises ZMQError."""
         self._socket = context.socket(zmq.PULL)
         self._socket.rcvhwm = queue
         self._socket.linger = 0
+        # Whoever claims more is cut off before memory is taken.
+        self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_BATCH)
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE)
+        self._socket.setsockopt(zmq.USE_FD, claim.fd)
         try:
-            self._socket.bind(f"ipc://{path}")
+            self._socket.bind(f"ipc://{claim.path}")
         except zmq.ZMQError:
             self._socket.close(0)
             raise
@@ -98,10 +110,16 @@ class Inbox:
             self._loop.call_soon(self._readable)
 
     def close(self) -> None:
+        """Close; harmless twice, and when the loop has closed before."""
         if not self._closed:
             self._closed = True
-            self._loop.remove_reader(self._fd)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._fd)
             self._socket.close(0)
+
+    def disown(self) -> None:
+        """In a forked child: touch neither the socket nor the loop, which the parent has, too."""
+        self._closed = True
 
 
 class Outlet:
@@ -116,6 +134,7 @@ class Outlet:
     ) -> None:
         self._socket = context.socket(zmq.PUSH)
         self._socket.sndhwm = queue
+        self._socket.linger = _LAST_WORDS
         self._socket.connect(f"ipc://{path}")
         self._drained = drained
         self._loop = asyncio.get_running_loop()
@@ -146,7 +165,7 @@ class Outlet:
             self._watched = on
             if on:
                 self._loop.add_reader(self._fd, self._writable)
-            else:
+            elif not self._loop.is_closed():
                 self._loop.remove_reader(self._fd)
 
     def _writable(self) -> None:
@@ -170,3 +189,8 @@ class Outlet:
             self._watch(False)
             self._waiting.clear()
             self._socket.close(int(linger * 1000))
+
+    def disown(self) -> None:
+        """In a forked child: touch neither the socket nor the loop, which the parent has, too."""
+        self._closed = True
+        self._waiting.clear()
