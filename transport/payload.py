@@ -20,8 +20,10 @@ from transport.errors import (
     MemoryExhausted,
 )
 from transport.shm.beside import ARRAY, BYTES, FAR, FRAME, INDEX, VIEW, Table, near
-from transport.shm.frames import Frame, dtype_text
+from transport.shm.frames import Frame
 from transport.shm.inline import array_bytes, array_of
+from transport.shm.kinds import dtype_text
+from transport.shm.passing import received
 from transport.wire.codec import (
     Annotated,
     Opaque,
@@ -76,6 +78,10 @@ class EncodedError(Encoded):
 
     __slots__ = ()
 
+
+PASS_FROM: Final = 256 << 10
+"""What was received and has this many bytes goes on without a copy: below it, asking its owner for
+a lease takes longer than copying."""
 
 REQUEST: Final = "request"
 """The root of requests and request items, which stand bare where items stand in a map."""
@@ -194,6 +200,8 @@ class _Exporter:
         self._handles: list[Any] = []
         self._copies: list[Handle] = []
         self._frames: list[Frame] = []
+        #: Frames of others that go on as they are, with the memory under them.
+        self._passed: list[tuple[Handle, memoryview]] = []
 
     def export(self, value: Any) -> Opaque | None:
         """The codec asks what to do with an object that is no plain value."""
@@ -202,10 +210,14 @@ class _Exporter:
             return self._frame(value)
         if kind is _Blob:
             return self._buffer(value.data, BYTES)
-        if kind is bytearray or kind is memoryview:
+        if kind is memoryview:
+            return self._passes(VIEW, value) or self._buffer(value, VIEW)
+        if kind is bytearray:
             return self._buffer(value, VIEW)
         array = array_of(value)
-        return None if array is None else self._array(array, ARRAY)
+        if array is None:
+            return None
+        return self._passes(ARRAY, array) or self._array(array, ARRAY)
 
     def undo(self) -> None:
         """The value was not encoded: give back what was copied into the arena."""
@@ -216,6 +228,8 @@ class _Exporter:
         """The value is encoded: its frames are handed on."""
         for frame in self._frames:
             self._hand_on(frame)
+        for handle, base in self._passed:
+            self._memory.passing.hold(handle, base)  # type: ignore[union-attr]
         if not self._handles:
             return Encoded(data, NO_HANDLES, len(data))
         size = len(data) + sum(handle.size for handle in self._handles)
@@ -240,6 +254,17 @@ class _Exporter:
         self._copies.append(handle)
         return self._placed(kind, handle)
 
+    def _passes(self, kind: int, value: NDArray[Any] | memoryview) -> Opaque | None:
+        """What was received and is sent on whole needs no copy, while its owner lives."""
+        far = self._far
+        if far is None or value.nbytes < max(far.threshold, PASS_FROM):
+            return None
+        found = received(value)
+        if found is None or not far.passable(found[0]):
+            return None
+        self._passed.append(found)
+        return self._placed(kind, found[0])
+
     def _frame(self, frame: Frame) -> Opaque:
         if any(frame is other for other in self._frames):
             raise FrameReleased(
@@ -249,7 +274,8 @@ class _Exporter:
         self._frames.append(frame)
         if self._far is not None and handle is not None and handle.owner == self._far.owner:
             return self._placed(FRAME, handle)
-        return self._array(frame.array, FRAME)
+        passed = self._passes(FRAME, frame.array) if handle is None else None
+        return passed or self._array(frame.array, FRAME)
 
     def _buffer(self, value: bytes | bytearray | memoryview, kind: int) -> Opaque:
         size = value.nbytes if isinstance(value, memoryview) else len(value)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from transport.shm.arena import MIB, NOBODY, Arena, ArenaStatistics
-from transport.shm.frames import Frames, Ties, dtype_text, fill
+from transport.shm.frames import Frames, Ties, fill
+from transport.shm.kinds import dtype_text
 from transport.shm.offers import Offers
+from transport.shm.passing import Passing, key_of
 from transport.shm.reading import Reading, Release
 from transport.shm.roads import FILE, Roads
 from transport.wire.handle import NO_SEGMENT, Announcement, Handle
@@ -16,6 +19,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from transport.shm.slab import Slot
+
+
+class Account(NamedTuple):
+    """What ``Memory.account`` tells."""
+
+    segments: list[SegmentState]
+    leases: list[Lease]
+    waiting: list[Turn]
+    borrowed: list[Borrowed]
 
 
 class _Link:
@@ -65,18 +77,17 @@ class Memory:
         self._arena = Arena(owner, step=step, limit=limit, offers=offers)
         self.frames = Frames(self._arena, self._ties)
         self._links: dict[int, _Link] = {}
-        #: Called, in any thread, when segments have been made, mapped or given back.
-        self.changed: Callable[[], object] = _nothing
-        self.reading = reading = Reading(self._arena, self._ties, lambda: self.changed(), roads)
+        self.reading = reading = Reading(self._arena, self._ties, roads)
         self.attach = reading.attach
         self.expect = reading.expect
         self.detach = reading.detach
         self.view_array = reading.view_array
         self.view_bytes = reading.view_bytes
         self.read_bytes = reading.read_bytes
-        self.copy_out = reading.copy_out
         self.open_frame = reading.open_frame
         self.drop = reading.drop
+        #: Frames of others that were handed on from here.
+        self.passing = Passing(time.monotonic)
 
     # The owner's side.
 
@@ -118,20 +129,34 @@ class Memory:
         return Handle(self.owner, slot.segment, slot.offset, size, slot.generation, "", (size,))
 
     def unexport(self, handle: Handle) -> None:
-        """End the owner's hold on a handle that will not be lent (again).
+        """End the hold of this process on a handle that will not be lent (again).
 
         Harmless when it has none.
         """
-        self._arena.unexport(handle)
+        if self._is_ours(handle):
+            self._arena.unexport(handle)
+        else:
+            self.passing.unexport(handle)
 
     def lend(self, handle: Handle, borrower: int, stream: int, *, keep: bool = False) -> None:
         """Lease a handle to the peer it is sent to, for one stream.
 
         With ``keep`` the owner holds on as well, so that the frame can be lent again after a
         refusal, until ``unexport``. Raises StaleHandle when it was freed, LocalProtocolError when
-        this borrower has it already.
+        this borrower has it already. A frame of somebody else stays ours for the peer meanwhile.
         """
-        self._arena.lend(handle, borrower, stream, keep=keep)
+        if self._is_ours(handle):
+            self._arena.lend(handle, borrower, stream, keep=keep)
+        else:
+            self.passing.lend(handle, borrower, stream, keep=keep)
+
+    def adopt(
+        self, frame: Release, lender: int, borrower: int, stream: int, *, asked: bool = False
+    ) -> None:
+        """Lease a frame of ours to ``borrower`` too, to whom ``lender`` has handed it on. Raises
+        StaleHandle unless ``lender`` has it now; ``asked`` as for ``Slab.adopt``.
+        """
+        self._arena.adopt(frame, lender, borrower, stream, asked=asked)
 
     def renew(self, handle: Handle) -> Handle:
         """A kept handle under a new generation, for the next attempt.
@@ -146,16 +171,37 @@ class Memory:
         for segment, offset, generation in releases:
             self._arena.release(borrower, segment, offset, generation)
 
+    def unlend(self, handle: Handle, borrower: int) -> None:
+        """End the lease of a handle that was lent to ``borrower`` and then not sent."""
+        if self._is_ours(handle):
+            self._arena.release(borrower, handle.segment, handle.offset, handle.generation)
+        else:
+            self.passing.release(borrower, key_of(handle))
+
+    def passable(self, handle: Handle) -> bool:
+        """Whether a received frame can be handed on as it is: it is another's, who lives."""
+        return not self._is_ours(handle) and self.reading.announcement(*handle[:2]) is not None
+
+    def copy_out(self, handle: Handle) -> bytes:
+        """A copy of the bytes behind a handle that this process holds, and goes on to hold.
+
+        Called when a peer cannot read the memory. Raises StaleHandle when the slot was freed.
+        """
+        if self.passing.holds(handle):
+            return self.passing.copy_out(handle)
+        return self.reading.copy_out(handle)
+
     def take_back(self, borrower: int) -> int:
         """End all leases of a peer that died; how many slots that freed."""
-        return self._arena.take_back(borrower)
+        return self._arena.take_back(borrower) + self.passing.take_back(borrower)
 
     def take_back_stream(self, borrower: int, stream: int) -> int:
         """End the leases of a stream whose Open never reached ``borrower``.
 
         How many slots that freed.
         """
-        return self._arena.take_back_stream(borrower, stream)
+        freed = self.passing.take_back_stream(borrower, stream)
+        return freed + self._arena.take_back_stream(borrower, stream)
 
     def statistics(self) -> ArenaStatistics:
         """What the arena holds now."""
@@ -178,21 +224,38 @@ class Memory:
         if handles is None:
             numbers: Iterable[int] = self._arena.numbers()
         else:
-            numbers = [handle.segment for handle in handles if handle.segment != NO_SEGMENT]
+            handles = list(handles)
+            numbers = [each.segment for each in handles if self._is_ours(each) and each.segment]
         missing = [number for number in dict.fromkeys(numbers) if number not in link.announced]
         link.announced.update(missing)
-        return [self._arena.announcement(number) for number in missing]
+        found = [self._arena.announcement(number) for number in missing]
+        return found if handles is None else found + self._needs_of_others(peer, handles)
 
-    def mark(self, peer: int, segment: int, ok: bool, road: str = "") -> None:
+    def _needs_of_others(self, peer: int, handles: Iterable[Handle]) -> list[Announcement]:
+        found = []
+        others = [each for each in handles if not self._is_ours(each)]
+        for owner, segment in self.passing.untold(peer, others):
+            announcement = self.reading.announcement(owner, segment)
+            if announcement is None:  # its owner has died: nobody can map it any more
+                self.passing.mark(peer, owner, segment, ok=False)
+            else:
+                found.append(announcement)
+        return found
+
+    def mark(self, peer: int, segment: int, ok: bool, road: str = "", owner: int = 0) -> None:
         """Note the peer's answer to an announcement: mapped by ``road``, or refused, and then
-        whether a ``file`` would be better.
+        whether a ``file`` would be better. ``owner``: whose segment it is, 0: ours.
         """
+        if owner not in (0, self.owner):
+            self.passing.mark(peer, owner, segment, ok)
+            return
         link = self._links.get(peer)
         if link is None:
             return
         if ok:
-            link.attached.add(segment)
-            link.road = road
+            if self._arena.has(segment):
+                link.attached.add(segment)
+                link.road = road
         elif road == FILE and self.offers.want_files():
             link.denied.add(segment)
         else:
@@ -201,6 +264,10 @@ class Memory:
     def usable(self, peer: int, handles: Iterable[Handle] = ()) -> bool:
         """Whether ``handles`` may be sent to ``peer``, which has not refused their segments."""
         if self.offers.inline:
+            return False
+        if not all(
+            self._is_ours(each) or self.passing.usable(peer, each.owner) for each in handles
+        ):
             return False
         link = self._links.get(peer)
         if link is None:
@@ -220,11 +287,20 @@ class Memory:
             return True
         link = self._links.get(peer)
         known = link.attached if link is not None else ()
-        return all(handle.segment == NO_SEGMENT or handle.segment in known for handle in handles)
+        return all(
+            handle.segment == NO_SEGMENT
+            or (
+                handle.segment in known
+                if handle.owner == self.owner
+                else self.passing.attached(peer, handle)
+            )
+            for handle in handles
+        )
 
     def forget(self, peer: int) -> None:
-        """Drop what is known of a peer's view of us: it is gone."""
+        """Drop what is known of a peer's view of us, and of views of its memory: it is gone."""
         self._links.pop(peer, None)
+        self.passing.forget(peer)
 
     def drain_releases(self) -> dict[int, list[Release]]:
         """Leases on peers' memory that ended since the last call, by owner, to be sent to it.
@@ -236,6 +312,40 @@ class Memory:
             self._arena.collect()
         return self.reading.drain()
 
+    # Giving segments back.
+
+    def watch(self, changed: Callable[[], object], names: Callable[[int], str]) -> None:
+        """Call ``changed``, in any thread, when segments were made, mapped or given back; errors
+        call peers by their ``names``.
+        """
+        self._arena.stock.changed = self.reading.changed = changed
+        self._arena.names = names
+
+    def sweep(self, idle: float) -> bool:
+        """Give back own segments that were idle for so many seconds, let go of those that others
+        have given back; whether any are left.
+        """
+        self._arena.sweep(idle)
+        return bool(self.reading.sweep() or self._arena.numbers())
+
+    def retired(self) -> dict[int, list[int]]:
+        """Numbers of own segments that were given back since the last call, for each peer that was
+        told of them.
+        """
+        gone = self._arena.take_gone()
+        told: dict[int, list[int]] = {}
+        for peer, link in self._links.items() if gone else ():
+            numbers = [number for number in gone if number in link.announced]
+            if numbers:
+                told[peer] = numbers
+            for known in (link.announced, link.attached, link.denied):
+                known.difference_update(gone)
+        return told
+
+    def account(self) -> Account:
+        """Segments, leases, those who wait, and what is borrowed from others."""
+        return Account(*self._arena.account(), self.reading.borrowed())
+
     def close(self) -> None:
         """Unmap everything that nobody looks at, close all descriptors.
 
@@ -244,9 +354,8 @@ class Memory:
         self._arena.close()
         self.reading.close()
 
+    def _is_ours(self, handle: Handle) -> bool:
+        return handle.owner == self.owner
+
     def _abandon(self, slot: Slot) -> None:
         self._arena.returned.append((slot.segment, slot.offset, slot.generation, NOBODY))
-
-
-def _nothing() -> None:
-    """Nobody wants to hear of changes."""
