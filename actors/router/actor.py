@@ -30,6 +30,7 @@ from actors.messages import (
 from actors.router.choosing import Choosing
 from actors.router.custom import LIMIT, UserPolicy, load_policy
 from actors.router.faults import FAULTS, SILENT, TOLD, code_of
+from actors.router.leaving import Leaving
 from actors.router.member import Limits
 from actors.router.members import Members
 from actors.router.occupancy import Key, Occupancy
@@ -96,6 +97,7 @@ class RouterActor(Actor):
             loop = asyncio.get_running_loop()
             self._user = UserPolicy(self._function, self.options.policy, LIMIT, loop)
         self._plane = Plane(runtime, self.tasks, self._settled, self.counters.failed)
+        self._leaving = Leaving(runtime, self.tasks, self._plane)
         self.members = Members(
             runtime, self.occupancy, self.limits, self._policy, self._freed, self._found
         )
@@ -212,6 +214,9 @@ class RouterActor(Actor):
         for report in m.reports:
             self.occupancy.report(report)
         self.counters.requests += 1
+        if self._leaving.reason:
+            self._choosing.refuse(m, self._leaving.refusal(m.target))
+            return
         if m.route is not None and m.route.avoid:
             try:
                 self.members.told(m.target, m.route)
