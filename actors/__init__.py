@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from actors.kernel.requests import RequestStream as RequestStream
     from actors.kernel.responses import DuplexStream as DuplexStream
     from actors.kernel.responses import ResponseStream as ResponseStream
+    from actors.kernel.watchful import StreamWarning as StreamWarning
     from actors.messages import BusyAt as BusyAt
     from actors.router.custom import RoutedRequest as RoutedRequest
     from actors.router.custom import WorkerView as WorkerView
@@ -64,6 +65,7 @@ _HOMES = {
     "RoutedRequest": "actors.router.custom",
     "RouterSpec": "actors.cluster.spec",
     "Settings": "actors.config",
+    "StreamWarning": "actors.kernel.watchful",
     "StreamingDispatch": "actors.router.dispatch",
     "WorkerState": "actors.client",
     "WorkerView": "actors.router.custom",

@@ -42,7 +42,9 @@ class Context:
         "metadata",
         "reason",
         "stopped",
+        "warnings",
         "when_cancelled",
+        "when_warned",
     )
 
     def __init__(
@@ -62,6 +64,10 @@ class Context:
         #: Called with the context whenever it becomes stopped or killed; set by who runs the
         #: stream.
         self.when_cancelled: Callable[[Context], None] | None = None
+        #: What its caller was told of trouble at the other end, the newest last; bounded.
+        self.warnings: tuple[Any, ...] = ()
+        #: Called with each of these as it is told; set by the caller.
+        self.when_warned: Callable[[Any], object] | None = None
         self._children: dict[Context, None] = {}
         self._parent: Context | None = None
         self._waiters: list[tuple[bool, asyncio.Future[None]]] = []

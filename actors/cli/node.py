@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from argparse import Namespace
 from typing import Any, Final
 
@@ -14,8 +15,9 @@ from actors.cli.signals import Interrupts
 from actors.client import Client
 from actors.cluster.cores import show
 from actors.cluster.folder import NodeInfo, live_nodes
-from actors.cluster.launcher import find_node, stop_node
+from actors.cluster.launcher import find_node
 from actors.cluster.node import Ps, read_inspection
+from actors.cluster.stopping import stop_node
 from actors.config import Settings
 from actors.errors import CallHomeError, SpecError
 from actors.messages import Inspect, Record
@@ -27,6 +29,8 @@ _HEAD: Final = (
 _WORDS: Final = {
     "quarantined": "in quarantine after a fault",
     "trial": "being tried after a fault",
+    "frozen": "frozen, its process shows no sign of life",
+    "stalled": "stalled, its event loop does not turn",
     "leased": "left alone for a moment, for it had no room",
 }
 _LINES: Final = 20
@@ -72,7 +76,7 @@ async def _ps(options: Namespace) -> int:
         return code
     cells = [_cells(f"{info.cluster}/{info.node}", row) for info, rows in seen for row in rows]
     put(table(_HEAD, cells))
-    for line in [*_unseen(seen), *_away(seen)]:
+    for line in [*_unwell(seen), *_unseen(seen), *_away(seen)]:
         put(line)
     if options.counters:
         put("")
@@ -94,6 +98,8 @@ async def _rows(info: NodeInfo, counters: bool) -> list[dict[str, Any]]:
 
 async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    vigil = client.runtime.vigil
+    vigil.of(record.address, time.monotonic())  # a verdict takes two looks
     try:
         answers = client.ref(record.address.name).stream(Inspect(), timeout=_PATIENCE)
         async with answers:
@@ -101,12 +107,17 @@ async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any
                 found = read_inspection(answer)
     except CallHomeError as error:
         found = {"reason": str(error)}
+    now = time.monotonic()
+    verdict = vigil.of(record.address, now)
+    if not verdict.well:
+        found = {"reason": verdict.why}
     row = {
         "name": record.address.name,
         "role": record.kind,
         "endpoint": record.endpoint or None,
         "listen": record.via or None,
-        "state": "here",
+        "state": "here" if verdict.well else verdict.code,
+        "since": None if verdict.well else round(now - verdict.since, 1),
         "pid": record.address.pid,
         "cores": _affinity(record.address.pid),
         "rss": None,  # of the whole program, not of the actor
@@ -156,6 +167,17 @@ def _unseen(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[str]:
     return list(lines)
 
 
+def _unwell(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[str]:
+    """A line for each actor that is there and does not go on."""
+    return [
+        f"actor {row['name']} (pid {row['pid']}) of {info.cluster}/{info.node}: {row['state']} for "
+        f"{row['since']:.1f} s: {row['reason']}"
+        for info, rows in seen
+        for row in rows
+        if row.get("since") is not None
+    ]
+
+
 def _away(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[str]:
     """A line for each worker that gets no streams from a router now, though it is there."""
     lines = [
@@ -191,8 +213,15 @@ async def _stop(options: Namespace) -> int:
     code = 0
     with Interrupts():
         for info in nodes:
-            if await stop_node(info, grace):
+            stopped = await stop_node(info, grace)
+            if stopped.in_order and not stopped.killed:
                 say(f"node {info.cluster}/{info.node} has stopped")
+            elif stopped.in_order:
+                say(
+                    f"error: node {info.cluster}/{info.node} has stopped; killed, for they did not "
+                    f"stop in their time: {', '.join(stopped.killed)}"
+                )
+                code = FAILED
             else:
                 say(
                     f"error: node {info.cluster}/{info.node} did not stop within {grace:g} s and "

@@ -24,6 +24,7 @@ from actors.discovery.merged import MergedDiscovery
 from actors.discovery.registry import RegistryDiscovery
 from actors.errors import SpecError
 from actors.kernel.actor import Actor
+from actors.kernel.beats import Heart
 from actors.kernel.lines import name_lines
 from actors.kernel.runtime import Runtime
 from actors.kernel.stage import StageError
@@ -143,11 +144,13 @@ async def running(
         )  # fmt: skip
     discovery = lookup = far = None
     try:
+    heart = Heart(runtime)
         async with group or asyncio.TaskGroup() as tasks:
+        heart.start()
             if spec.get("supervisor") is not None:
                 with _stage("on_start"):
                     discovery = RegistryDiscovery(runtime, Address(*spec["supervisor"]))
-                    lookup = NodeLookup(discovery)
+                    lookup = NodeLookup(discovery, runtime.vigil.well)
                     await lookup.start()
             if spec["role"] == "router" and discovery is not None:
                 far = _Far(discovery, spec.get("directory", ""))
@@ -175,6 +178,7 @@ async def running(
         if discovery is not None:
             discovery.stop()
         runtime.close(f"{spec['name']} stops")
+        heart.stop()
 
 
 class _Far:

@@ -187,7 +187,7 @@ class Outpost:
         self._folder = folder
         self._node = node
         self._discovery = RegistryDiscovery(self._runtime, node)
-        self._lookup = NodeLookup(self._discovery)
+        self._lookup = NodeLookup(self._discovery, self._runtime.vigil.well)
         await self._lookup.start()
         for instance in here(self._spec):
             await self._place(instance, folder)

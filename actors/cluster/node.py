@@ -11,6 +11,7 @@ import asyncio
 import atexit
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +26,11 @@ from actors.errors import ActorDead, NoWorkers
 from actors.kernel import peers
 from actors.kernel.actor import Actor, handles
 from actors.kernel.ref import Ref
+from actors.kernel.beats import Lookout
+from actors.kernel.exits import Exit, Orphans
 from actors.kernel.supervisor import ChildSpec, ChildStatus, Supervisor
 from actors.messages import Inspect, Publish, Record, Withdraw
+from actors.kernel.verdicts import Verdict
 from transport.bus.address import Address, remove_inboxes
 
 log = logging.getLogger("callhome.node")
@@ -34,7 +38,7 @@ log = logging.getLogger("callhome.node")
 #: How long ``ps`` waits for an actor to say what it carries, in seconds.
 _INSPECT = 1.0
 #: States of workers, as routers tell them, of which somebody may want to know.
-_AWAY = ("quarantined", "trial", "leased")
+_AWAY = ("quarantined", "trial", "leased", "frozen", "stalled")
 
 
 class Ps(NamedTuple):
@@ -85,6 +89,10 @@ class NodeActor(Actor):
         self._registry.add(Record(self.address.incarnation, self.address, "node"))
         self.runtime.on(Publish, self._on_publish)
         self.runtime.on(Withdraw, self._on_withdraw)
+        self._orphans = Orphans(lambda: self._supervisor.pids)
+        self._orphans.start(adopt=True)
+        self._drain = NodeDrain(self.runtime, self._registry, self.tasks)
+        self._lookout = Lookout(self.runtime, self._actors, self._judged)
         self.runtime.when_down.append(self._on_peer_down)
         self.progress(f"node {self._spec.name} starts {len(self._supervisor.status())} actors")
         await self._supervisor.start()
@@ -92,6 +100,7 @@ class NodeActor(Actor):
         self._write_info()
 
     async def on_stop(self) -> None:
+        self._lookout.start()
         """Withdraw every record, then stop the actors in reverse order, by force if need be."""
         self._serves = False
         for record in self._registry.records:
@@ -104,6 +113,7 @@ class NodeActor(Actor):
         if self.runtime.peers.watch(message.record.address):
             self._registry.add(message.record)
             self._note_doors()
+        self._lookout.stop()
 
     def _on_withdraw(self, sender: int, message: Withdraw) -> None:
         self._registry.remove(message.instance, None, message.reason)
@@ -146,6 +156,15 @@ class NodeActor(Actor):
 
     def _note_doors(self) -> None:
         """An ingress in the launcher's process has come or gone, perhaps."""
+    def _actors(self) -> list[Address]:
+        return [each.address for each in self._registry.records if each.kind != "node"]
+
+    def _judged(self, address: Address, verdict: Verdict) -> None:
+        if verdict.well:
+            log.warning("%s goes on", address)
+        else:
+            log.warning("%s; it gets no new streams until it goes on", verdict.text(address))
+
         if self._listen() != self._door:
             self._write_info()
 
@@ -168,7 +187,8 @@ class NodeActor(Actor):
 
     @handles(Ps)
     async def ps(self, message: Ps) -> list[dict[str, Any]]:
-        """One dict an actor: ``name, role, endpoint, listen, state, pid, cores, rss`` (bytes),
+        """One dict an actor: ``name, role, endpoint, listen, state`` (of one that is up and does
+        not go on ``frozen`` or ``stalled``, for ``since`` seconds), ``pid, cores, rss`` (bytes),
         ``restarts, reason, in_flight, queued, capacity``, of a router ``peers`` (why each cannot be
         seen, "" if it can) and ``away`` (workers that get no streams for having failed or refused,
         and which) and, if asked for, ``counters``.
@@ -190,7 +210,7 @@ class NodeActor(Actor):
         return rows
 
     async def _inspect(self, status: ChildStatus) -> dict[str, Any]:
-        if status.address is None:
+        if status.address is None or status.address.incarnation in self._lookout.unwell:
             return {}
         found: dict[str, Any] = {}
         try:
@@ -202,6 +222,7 @@ class NodeActor(Actor):
                     found = read_inspection(answer)
         except Exception as error:  # whatever an actor answers, the node lives on
             log.info("%s was not inspected: %s", status.address, error)
+            | self._health(status)
         return found
 
 
@@ -209,6 +230,15 @@ def read_inspection(answer: Any) -> dict[str, Any]:
     """What an actor says it carries, without what makes no sense: a user's code may say it."""
     if not isinstance(answer, dict):
         return {}
+    def _health(self, status: ChildStatus) -> dict[str, Any]:
+        """What ``ps`` says of an actor that is there and not well."""
+        address = status.address
+        verdict = None if address is None else self._lookout.unwell.get(address.incarnation)
+        if verdict is None:
+            return {"since": None}
+        since = round(time.monotonic() - verdict.since, 1)
+        return {"state": verdict.code, "since": since, "reason": verdict.why}
+
     found: dict[str, Any] = {
         key: count
         for key in ("in_flight", "queued", "capacity")

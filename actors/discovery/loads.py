@@ -13,6 +13,11 @@ from typing import Any, Final, NamedTuple
 #: The path at which every ingress of ours tells it; older ones have nothing there.
 OCCUPANCY: Final = "callhome/occupancy"
 _LOADS: Final = "loads"
+_ILL: Final = "ill"
+_ILLNESSES: Final = ("frozen", "stalled")
+_MOST_ILL: Final = 500
+#: What a router asks with: its node takes warnings of streams. Older ones ask with nothing.
+FOLLOWS: Final = {"warnings": True}
 _LARGEST_ID: Final = (1 << 64) - 1
 #: More streams than this are none that any engine has.
 _MOST: Final = 1 << 30
@@ -33,9 +38,20 @@ class Load(NamedTuple):
     yours: int
 
 
-def pack_loads(loads: Iterable[Load]) -> dict[str, Any]:
-    """The item of a stream that tells these."""
-    return {_LOADS: [list(load) for load in loads]}
+class Ill(NamedTuple):
+    """An engine that is ``frozen`` or ``stalled``, ``since`` seconds before it was told."""
+
+    instance: int
+    code: str
+    since: float
+
+
+def pack_loads(loads: Iterable[Load], ill: Iterable[Ill] | None = None) -> dict[str, Any]:
+    """The item of a stream that tells these; ``ill``: all who are, where that has changed."""
+    item: dict[str, Any] = {_LOADS: [list(load) for load in loads]}
+    if ill is not None:
+        item[_ILL] = [list(each) for each in ill]
+    return item
 
 
 def read_loads(item: object) -> list[Load]:
@@ -44,6 +60,29 @@ def read_loads(item: object) -> list[Load]:
     if not isinstance(told, list):
         return []
     return [Load(*each) for each in told if _is_load(each)]
+
+
+def read_ill(item: object) -> list[Ill] | None:
+    """Who is ill, as an item tells, which is none that is not told of; None: it tells nothing."""
+    told = item.get(_ILL) if isinstance(item, dict) else None
+    if not isinstance(told, list):
+        return None
+    return [Ill(*each) for each in told[:_MOST_ILL] if _is_ill(each)]
+
+
+def _is_ill(entry: object) -> bool:
+    return (
+        isinstance(entry, list)
+        and [*map(type, entry)] == [int, str, float]
+        and 0 <= entry[0] <= _LARGEST_ID
+        and entry[1] in _ILLNESSES
+        and 0 <= entry[2] < 1e9
+    )
+
+
+def follows_warnings(request: object) -> bool:
+    """Whether who follows says that his node takes ``Warned``."""
+    return isinstance(request, dict) and request.get("warnings") is True
 
 
 def _is_load(entry: object) -> bool:

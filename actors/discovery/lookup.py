@@ -7,6 +7,7 @@ come from the mirror in this process, so looking up costs no message.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from actors.discovery.base import Change, Discovery
 from actors.errors import ActorDead, NoWorkers
@@ -18,7 +19,11 @@ from transport.errors import shown
 class NodeLookup:
     """The actors and routers of one node as one process sees them; ``start`` it before asking."""
 
-    def __init__(self, discovery: Discovery) -> None:
+    def __init__(
+        self, discovery: Discovery, well: Callable[[Address], bool] = lambda _: True
+    ) -> None:
+        """``well``: whether a new stream may go to a router; asked where there are several."""
+        self._well = well
         self._discovery = discovery
         self._actors: dict[str, Record] = {}
         self._routers: dict[int, Address] = {}
@@ -67,6 +72,7 @@ class NodeLookup:
 
     def router(self, target: str) -> Address:
         """A router for calls to endpoint ``target``: one in this process if there is, else in turn.
+        One that is frozen or stalled is passed over, as long as another is well.
 
         Raises NoWorkers when the node has no router.
         """
@@ -77,4 +83,15 @@ class NodeLookup:
                 "add a RouterSpec to its NodeSpec, or try again after its restart"
             )
         self._turn += 1
-        return near[self._turn % len(near)]
+        router = near[self._turn % len(near)]
+        if len(near) > 1 and not self._well(router):
+            return self._other(router)
+        return router
+
+    def _other(self, unwell: Address) -> Address:
+        for _ in self._near:
+            self._turn += 1
+            router = self._near[self._turn % len(self._near)]
+            if self._well(router):
+                return router
+        return unwell

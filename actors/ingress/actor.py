@@ -10,11 +10,12 @@ from actors.discovery.base import Discovery, Subscription
 from actors.discovery.directory import DirectoryPublisher
 from actors.discovery.loads import OCCUPANCY
 from actors.discovery.record import RESERVED
-from actors.errors import Overloaded, Unsupported, WorkerUnavailable
+from actors.errors import Draining, Overloaded, Unsupported, WorkerUnavailable
 from actors.ingress.admission import Admission
 from actors.ingress.arrival import Arrival, Letter, read_letter, read_open, transit
 from actors.ingress.connections import Connections, HomeConnection
 from actors.ingress.foreign import ForeignStream
+from actors.ingress.health import Health
 from actors.ingress.occupancy import Loads, LoadsStream
 from actors.ingress.own import OwnStream
 from actors.ingress.records import MOST, Records, RecordsStream
@@ -22,6 +23,7 @@ from actors.ingress.relay import RelayedStream
 from actors.ingress.stream import Stream
 from actors.ingress.streams import Streams
 from actors.kernel.actor import Actor
+from actors.kernel.draining import Drainer
 from actors.messages import Open, Record
 from transport.callhome.address import check_hostport, hostport
 from transport.callhome.link import Net
@@ -78,10 +80,12 @@ class IngressActor(Actor):
         #: ``host:port`` that other nodes are told; known once the actor has started.
         self.reached = ""
         self.transit = Transit()
+        self.health: Health | None = None
         self._subscriptions: list[Subscription] = []
         self._publisher: DirectoryPublisher | None = None
         self._server: RequestServer | None = None
         self._stopping = False
+        self._draining = ""
 
     def facts(self) -> dict[str, Any]:
         """What the node publishes about this ingress."""
@@ -98,13 +102,16 @@ class IngressActor(Actor):
         self.connections = Connections(self.streams, self._opened)
         self.records = Records(runtime)
         self.loads = Loads(runtime, self.records, self.streams, self.connections)
+        self.health = Health(runtime, self.records, self.streams, self.loads)
         runtime.timers.append(self._check)
+        self._drainer = Drainer(self, runtime, self.tasks)
         server = RequestServer(
             self.net, self._host, self._port, self._request, settings.max_message
         )
         server.open()
         self._server = server
         self.reached = self.records.reached = _told(server.address, self._advertise)
+        self.health.start()
         if self.discovery is not None:
             self._subscriptions.append(await self.discovery.subscribe(self.records.changed))
         if self.directory and self.discovery is not None:
@@ -115,9 +122,24 @@ class IngressActor(Actor):
             self._publisher = publisher
             self._subscriptions.append(await self.discovery.subscribe(publisher.changed))
 
+    def refuse(self, reason: str) -> None:
+        """See ``actors.kernel.draining``: the node has withdrawn the records."""
+        self._draining = reason
+
+    def under_way(self) -> int:
+        """See ``actors.kernel.draining``."""
+        return len(self.streams.table)
+
+    def cut(self, reason: str) -> None:
+        """See ``actors.kernel.draining``."""
+        for stream in list(self.streams.table.values()):
+            self.streams.fail(stream, ConnectionLost(f"{stream.record.endpoint}: {reason}"))
+
     def shut(self) -> None:
         """The records go first, so that nobody new comes; then this actor stops like any other."""
         self._stopping = True
+        if self.health is not None:
+            self.health.stop()
         for subscription in self._subscriptions:
             subscription.cancel()
         if self._server is not None:
@@ -232,6 +254,8 @@ class IngressActor(Actor):
             raise WorkerUnavailable(_STOPS)
         record = self.records.find(path)
         if record is None and path != RESERVED and path != OCCUPANCY:
+            if self._draining:
+                raise Draining(f"{shown(path)}: {self._draining}; try another worker")
             raise WorkerUnavailable(f"nothing is served at path {shown(path)}")
         return record
 

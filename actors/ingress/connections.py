@@ -59,6 +59,8 @@ class HomeConnection:
         self.carried: dict[int, int] = {}
         #: The requester follows the loads of this node, and so is new enough for ``Faulted``.
         self.knows_faults = False
+        #: It has said that it takes warnings of its streams (``Warned``).
+        self.knows_warnings = False
         #: Cancels that came before the requests they mean.
         self.tombstones = Tombstones()
 

@@ -12,16 +12,20 @@ where there are only those it is told nothing, but that an engine which was full
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Final, NamedTuple
 
-from actors.discovery.loads import Load, pack_loads
+from actors.discovery.loads import Ill, Load, follows_warnings, pack_loads
 from actors.ingress.arrival import Arrival
 from actors.ingress.connections import Connections, HomeConnection
 from actors.ingress.own import OwnStream
 from actors.ingress.records import Records
 from actors.ingress.streams import Streams
 from actors.kernel.runtime import Runtime
+from actors.kernel.verdicts import Verdict
 from actors.messages import Record, Report, Subscribe, Unsubscribe
+from transport.errors import CallHomeError
+from transport.wire.codec import decode
 
 #: Seconds between two messages to one reader, at least.
 EVERY: Final = 0.010
@@ -50,6 +54,8 @@ class Loads:
         self.runtime = runtime
         self.streams: set[LoadsStream] = set()
         self.engines: dict[int, Engine] = {}
+        #: Those that are not well.
+        self.ill: dict[int, Verdict] = {}
         self._records = records
         self._relayed = streams
         self._connections = connections
@@ -92,6 +98,7 @@ class Loads:
 
     def _removed(self, record: Record) -> None:
         self.engines.pop(record.instance, None)
+        self.ill.pop(record.instance, None)
         for stream in self.streams:
             stream.forget(record.instance)
 
@@ -104,6 +111,14 @@ class Loads:
             own = m.opened - m.settled
             self.engines[sender] = Engine(m.capacity, max(0, m.in_flight + m.queued - own))
             self.plan()
+
+    def judge(self, instance: int, verdict: Verdict) -> None:
+        """How an engine is now."""
+        if verdict.well:
+            self.ill.pop(instance, None)
+        else:
+            self.ill[instance] = verdict
+        self.plan()
 
     def _refused(self, engine: int) -> None:
         """Whoever has got that is waiting for word of room."""
@@ -135,6 +150,14 @@ class Loads:
             self.plan()
 
 
+def _read(arrival: Arrival) -> object:
+    """What a reader asks with, None for what cannot be read: older ones ask with nothing."""
+    try:
+        return decode(arrival.payload, codec=arrival.codec)
+    except CallHomeError:
+        return None
+
+
 class LoadsStream(OwnStream):
     """One router that follows the loads."""
 
@@ -142,17 +165,21 @@ class LoadsStream(OwnStream):
         self, loads: Loads, arrival: Arrival, connection: HomeConnection, remote: int
     ) -> None:
         self._loads = loads
+        self._takes_warnings = follows_warnings(_read(arrival))
         #: By engine what was told last: its capacity, the streams of others, and, where there are
         #: any, how many of the reader's own had come there by then.
         self._told: dict[int, tuple[int, int, int]] = {}
         #: Engines that were full since.
         self.full: set[int] = set()
+        #: Who is not well, as it was told last.
+        self._ill: dict[int, str] = {}
         super().__init__(loads.runtime, arrival, connection, remote)
         loads.enter(self)
 
     def begin(self) -> None:
         """Something is told at once, be it nothing: so the reader knows that it is heard."""
         self.connection.knows_faults = True
+        self.connection.knows_warnings = self._takes_warnings
         if self.credit.open:
             self.send(pack_loads([]))
         self._loads.plan()
@@ -183,9 +210,18 @@ class LoadsStream(OwnStream):
                 self._told[instance] = news
                 if room:
                     self.full.discard(instance)
-        if due:
-            self.send(pack_loads(due))
+        ill = self._news_of_ill()
+        if due or ill is not None:
+            self.send(pack_loads(due, ill))
         return len(due) == _TOLD
+
+    def _news_of_ill(self) -> list[Ill] | None:
+        now, known = time.monotonic(), list(self._loads.ill.items())[:_TOLD]
+        ill = {instance: verdict.code for instance, verdict in known}
+        if ill == self._ill:
+            return None
+        self._ill = ill
+        return [Ill(each, verdict.code, max(0.0, now - verdict.since)) for each, verdict in known]
 
     def forget(self, instance: int) -> None:
         """An engine is gone."""

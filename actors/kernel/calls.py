@@ -19,6 +19,7 @@ from actors.kernel.opened import Opened
 from actors.kernel.responses import DuplexStream, ResponseStream, drop_queue, plain
 from actors.kernel.runtime import Runtime
 from actors.kernel.sent import Request
+from actors.kernel.watchful import OnWarning, check_listener
 from transport.bus.address import Address
 from transport.context import Context
 from transport.errors import (
@@ -76,6 +77,7 @@ class Caller:
         instance: int | None = None,
         priority: int = 0,
         migration_limit: int | None = None,
+        on_warning: OnWarning | None = None,
     ) -> Any:
         """Exactly one answer, or an error.
 
@@ -84,6 +86,9 @@ class Caller:
         often that is also done when the first worker may still be at it, or has answered and died;
         a setting, too, and 0 by default. ``instance``: this worker (see ``client.workers``) and no
         other. ``priority``: of two that wait at a router the larger one goes first.
+
+        ``on_warning`` is called with each ``StreamWarning``: that the worker's process is frozen or
+        its event loop blocked, and that it goes on; the call goes on waiting.
 
         ``timeout`` is in seconds; None means no limit, the default is ``call_timeout`` of the
         settings. Raises Cancelled when it was stopped or killed, DeadlineExceeded, NoWorkers,
@@ -95,6 +100,8 @@ class Caller:
         limit = self.runtime.settings.call_timeout if timeout is DEFAULT else timeout
         sent = self._request(endpoint, False, limit, metadata, request_id, codec)
         sent.whole = True
+        if on_warning is not None:
+            sent.context.when_warned = check_listener(on_warning)
         if instance is not None or priority or migration_limit is not None:
             sent.attempts = asked(
                 sent, instance=instance, priority=priority, migrations=migration_limit
@@ -182,6 +189,7 @@ class Caller:
         priority: int = 0,
         migration_limit: int | None = None,
         resume: Resume | None = None,
+        on_warning: OnWarning | None = None,
     ) -> ResponseStream:
         """A stream of answers: ``async with client.stream(...) as items: async for item in items:
         ...``.
@@ -194,12 +202,15 @@ class Caller:
         item. A stream that breaks behind it is continued elsewhere up to ``migration_limit`` times
         (default: the setting): ``resume(request, delivered)`` gets the request and all items so
         far, and returns the request for the rest, or None when there is none. A request with
-        ``token_ids`` needs no such function. Raises LocalProtocolError for a ``migration_limit``
+        ``token_ids`` needs no such function. ``on_warning`` is as for ``call``; the stream keeps
+        its newest ``warnings``. Raises LocalProtocolError for a ``migration_limit``
         with which nothing could be done.
         """
         sent = self._request(endpoint, False, _given(timeout, None), metadata, request_id, codec)
         self._limit(sent, first_item_timeout, gap_timeout)
         self._ask(sent, instance, priority, migration_limit, resume=resume, request=request)
+        if on_warning is not None:
+            sent.context.when_warned = check_listener(on_warning)
         return ResponseStream(self, sent, request, annotated)
 
     def open(
@@ -217,6 +228,7 @@ class Caller:
         priority: int = 0,
         migration_limit: int | None = None,
         replay: Replay | None = None,
+        on_warning: OnWarning | None = None,
     ) -> DuplexStream:
         """A stream each way, to a bidirectional engine; the options are those of ``stream``.
 
@@ -226,6 +238,8 @@ class Caller:
         sent = self._request(endpoint, True, _given(timeout, None), metadata, request_id, codec)
         self._limit(sent, first_item_timeout, gap_timeout)
         self._ask(sent, instance, priority, migration_limit, replay=replay)
+        if on_warning is not None:
+            sent.context.when_warned = check_listener(on_warning)
         return DuplexStream(self, sent, None, annotated)
 
     def cancel(

@@ -24,6 +24,7 @@ from transport.wire.stream import ReceiveWindow, SendCredit, StreamState
 
 if TYPE_CHECKING:
     from actors.kernel.home import Home
+    from actors.kernel.watchful import Trouble
 
 #: A queued item: payload bytes, or payload, handles and counted size.
 Queued = bytes | tuple[bytes, list[Any], int]
@@ -87,6 +88,7 @@ class Opened:
         "settled",
         "state",
         "target",
+        "trouble",
         "via",
         "waiter",
         "window",
@@ -135,6 +137,8 @@ class Opened:
         self.replay: Prelude | None = None
         #: Arrived items that stand for the stream's error.
         self.faulty = 0
+        #: What is wrong at the other end now; see ``actors.kernel.watchful``.
+        self.trouble: Trouble | None = None
 
     def message(
         self, encoded: Encoded, native: bool, reports: list[Report], route: Route | None
@@ -171,7 +175,9 @@ class Opened:
         """Which of its time limits has run out, if one has."""
         deadline, limits = self.context.deadline, self.limits
         if deadline is not None and now >= deadline:
-            text = f"{self.target}: no end within {round(limits.total or 0.0, 3):g} s"
+            text = (
+                f"{self.target}: no end within {round(limits.total or 0.0, 3):g} s{self._why(now)}"
+            )
             return DeadlineExceeded(text, limit="total")
         limit = limits.gap if self.seq else limits.first
         if limit is None or now - self.progress < limit:
@@ -179,8 +185,11 @@ class Opened:
         if self.window.items <= 0 or self.window.bytes <= 0:
             return None  # it is the consumer who takes his time
         what, name = ("further", "gap") if self.seq else ("first", "first")
-        text = f"{self.target}: no {what} item within {limit} s"
+        text = f"{self.target}: no {what} item within {limit} s{self._why(now)}"
         return DeadlineExceeded(text, limit=name, **self.worker(self.peer))
+
+    def _why(self, now: float) -> str:
+        return "" if self.trouble is None else f"; {self.trouble.words(now)}"
 
     def settle(self) -> None:
         """There will be no further attempt: what was kept for one goes back."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from actors.kernel.calls import DEFAULT, Caller, Timeout
 from actors.kernel.responses import ResponseStream
 from actors.kernel.runtime import Runtime
+from actors.kernel.watchful import OnWarning
 from actors.messages import Tell
 from transport.bus.address import Address
 from transport.errors import LocalProtocolError, RemoteProtocolError
@@ -103,17 +104,25 @@ class Ref:
         address = self._lookup.actor(self.name)
         self._runtime.send(address, Tell(target, encoded.data), size=len(encoded.data) + 64)
 
-    async def ask(self, message: Any, *, timeout: Timeout = DEFAULT) -> Any:
+    async def ask(
+        self,
+        message: Any,
+        *,
+        timeout: Timeout = DEFAULT,
+        on_warning: OnWarning | None = None,
+    ) -> Any:
         """Send a message and wait for the handler's answer; ``timeout`` in seconds, None for no
-        limit.
+        limit; ``on_warning`` as for ``Client.call``.
 
         Raises what the handler raised (as EngineError, or as itself when it is an error of
         callhome), ActorDead, Overloaded when the mailbox is full, DeadlineExceeded.
         """
         target, fields = write_message(message)
-        return await self._caller.call(target, fields, timeout=timeout)
+        return await self._caller.call(target, fields, timeout=timeout, on_warning=on_warning)
 
-    def stream(self, message: Any, *, timeout: Timeout = None) -> ResponseStream:
+    def stream(
+        self, message: Any, *, timeout: Timeout = None, on_warning: OnWarning | None = None
+    ) -> ResponseStream:
         """Send a message to a handler that yields; its items come as from ``Client.stream``."""
         target, fields = write_message(message)
-        return self._caller.stream(target, fields, timeout=timeout)
+        return self._caller.stream(target, fields, timeout=timeout, on_warning=on_warning)

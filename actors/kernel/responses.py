@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from actors.kernel.calls import Caller
     from actors.kernel.kept import Kept
     from actors.kernel.sent import Request
+    from actors.kernel.watchful import StreamWarning
 
 
 class ResponseStream:
@@ -63,6 +64,13 @@ class ResponseStream:
         if self._stream is None:
             return 0
         return 1 if self._sent.attempts is None else self._sent.attempts.count
+
+    @property
+    def warnings(self) -> tuple[StreamWarning, ...]:
+        """What was told of trouble at the other end so far, the newest last; at most 16. The stream
+        goes on, see ``on_warning`` of ``stream``.
+        """
+        return self._sent.context.warnings
 
     def _begin(self) -> Opened:
         if self._stream is None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.config import Settings
 from actors.errors import ActorDead
+from actors.kernel.beats import Vigil
 from actors.kernel.home import Home
 from actors.kernel.links import Links
 from actors.kernel.mailbox import GO, HOLD, HOLD_ALL
@@ -93,6 +94,9 @@ class Runtime:
         self.serving: Serving | None = None
         #: Called with (address, reason) after streams, leases and permits have been settled.
         self.when_down: list[Callable[[Address, str], None]] = []
+        #: Which actors of this node, that we have to do with, are well.
+        self.vigil = Vigil(run, self.settings.frozen_after, self.address)
+        self._watchful = Watchful(self)
         self._guard = Guard(name)
         #: Called with the monotonic clock at each tick of the coarse timer, which goes on while one
         #: of them returns True; ``plan_tick`` starts it.
@@ -241,7 +245,7 @@ class Runtime:
     def _tick(self) -> None:
         self._ticking = None
         now, busy = time.monotonic(), False
-        for timer in (self._check_home, self._check_serving, *self.timers):
+        for timer in (self._watchful.check, self._check_home, self._check_serving, *self.timers):
             try:
                 busy = timer(now) or busy
             except Exception as error:
@@ -301,6 +305,7 @@ class Runtime:
         if self._owns_bus:
             self.bus.close()
 
+        self.vigil.close()
 
 def least_size(value: object, native: bool) -> int:
     """Bytes that a value takes at least when encoded: its text and bytes, at the top and one level

@@ -12,8 +12,10 @@ from actors.discovery.base import Discovery, Listener
 from actors.discovery.merged import MergedDiscovery
 from actors.errors import Unsupported
 from actors.kernel.actor import Actor, handles
+from actors.kernel.beats import Lookout
 from actors.kernel.role import Role
 from actors.kernel.served import Served
+from actors.kernel.verdicts import Verdict
 from actors.messages import (
     BusyAt,
     Credit,
@@ -23,6 +25,7 @@ from actors.messages import (
     Kill,
     Lost,
     Open,
+    Record,
     Report,
     Stop,
     Workers,
@@ -128,6 +131,7 @@ class RouterActor(Actor):
         self.members.when_added.append(self._ways.lifecycle.added)
         self.members.when_removed.append(self._ways.lifecycle.removed)
         self._follow()
+        self._watch()
         self._closers.append(self._ways.close)
         self._listen()
         self._ways.start()
@@ -146,12 +150,31 @@ class RouterActor(Actor):
         self.peers = StaticPeers(runtime, self.static_peers, self._source, self._held.wake)
         self._knowledge.peers = self.peers
         # A report is heard of by way of the worker's ``watch``, as every change of its load.
-        reports = RemoteReports(runtime, self.tasks, self.occupancy)
+        reports = RemoteReports(runtime, self.tasks, self.occupancy, members.judge)
         self._knowledge.reports = reports
         self._closers += [self.peers.stop, reports.stop]
         if self.follows:
             members.when_added.append(reports.known)
             members.when_removed.append(lambda record, reason: reports.gone(record))
+
+    def _watch(self) -> None:
+        """Look after the engines of this node: one that is frozen or stalled gets no streams."""
+        members = self.members
+
+        def judge(address: Address, verdict: Verdict) -> None:
+            code = "" if verdict.well else verdict.code
+            members.judge(address.incarnation, code, verdict.since)
+
+        lookout = Lookout(self.runtime, members.near, judge)
+
+        def again(record: Record) -> None:
+            verdict = lookout.unwell.get(record.address.incarnation)
+            if verdict is not None and not record.via:
+                judge(record.address, verdict)
+
+        members.when_added.append(again)
+        lookout.start()
+        self._closers.append(lookout.stop)
 
     def _listen(self) -> None:
         """Opens for endpoints are routed, all others are for this actor itself."""

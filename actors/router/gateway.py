@@ -12,6 +12,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from actors.messages import End, Faulted, FeedCredit, Kill
+from actors.notices import Warned
 from actors.router.muxed import TAKES, MuxRelay
 from actors.router.relay import Plane
 from transport.callhome.link import Link
@@ -26,7 +27,7 @@ from transport.wire.message import Message
 _KILLS: Final = 1024
 _FORGOTTEN: Final = "its home has forgotten the stream"
 #: What is said of a stream though it ends, or may have: nothing that a Kill would stop.
-_LAST: Final = frozenset({End, FeedCredit, Faulted})
+_LAST: Final = frozenset({End, FeedCredit, Faulted, Warned})
 
 
 class Gateway:

@@ -1,4 +1,7 @@
-"""One worker in its pool: whether it is busy, or left alone for having refused a stream. Pure."""
+"""One worker in its pool: whether it is busy, ill, or left alone for having refused a stream.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
 NEVER: Final = 1 << 62
 #: What a worker can be, as ``callhome ps`` shows it.
 FREE, BUSY, LEASED, QUARANTINED, TRIAL = "free", "busy", "leased", "quarantined", "trial"
+FROZEN, STALLED = "frozen", "stalled"
+#: Those that get no stream for a cause of their own: not the same as having no room.
+AWAY: Final = (QUARANTINED, TRIAL, FROZEN, STALLED)
 
 
 class Limits:
@@ -52,6 +58,8 @@ class Member:
         "capacity",
         "carried",
         "free",
+        "ill",
+        "ill_since",
         "lease",
         "limit",
         "pool",
@@ -73,6 +81,10 @@ class Member:
         self.busy = False
         #: The policy has it.
         self.free = False
+        #: FROZEN or STALLED, as whoever looks after its process tells, and since when (clock); ""
+        #: where it is well.
+        self.ill = ""
+        self.ill_since = 0.0
         #: Until when it is left alone for having refused a stream (clock; 0: it is not); the number
         #: of its report, the streams that waited there and those of ours that were sent and had
         #: settled when it did, the refused one among both.
@@ -145,6 +157,8 @@ class Member:
     @property
     def state(self) -> str:
         """What it is now, in one word."""
+        if self.ill:
+            return self.ill
         faults, instance = self.pool.faults, self.carried.instance
         if faults.rests(instance):
             return TRIAL if faults.tried(instance) else QUARANTINED

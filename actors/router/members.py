@@ -7,7 +7,7 @@ those behind it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -150,6 +150,20 @@ class Members:
             hear(known, reason)
         if known.via:
             self._occupancy.retire(place_of(known))
+
+    def near(self) -> Iterator[Address]:
+        """The engines of this node, whose processes can be looked after."""
+        for records in self._records.values():
+            for record in records.values():
+                if not record.via:
+                    yield record.address
+
+    def judge(self, instance: int, code: str, since: float, endpoint: str = "") -> None:
+        """How a worker is, at one endpoint or at all that it serves; see ``Pool.judge``."""
+        pools = [self.pools.get(endpoint)] if endpoint else list(self.pools.values())
+        for pool in pools:
+            if pool is not None:
+                pool.judge(instance, code, since)
 
     def _forget(self) -> None:
         """Let go of the endpoints that have been without a worker for longest; not of one for which

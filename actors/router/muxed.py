@@ -30,6 +30,7 @@ from actors.messages import (
     Record,
     Stop,
 )
+from actors.notices import Warned
 from actors.router.relay import Relay, refusal, undelivered
 from transport.callhome.mux import MuxConnection
 from transport.errors import CallHomeError, read_error, to_wire
@@ -319,6 +320,10 @@ class MuxRelay(Relay):
         """An error item follows: the permit comes back before it goes home."""
         self.plane.faulted(self)
 
+    def warned(self, m: Warned) -> None:
+        """Something is wrong with the engine, and the stream goes on."""
+        self.to_home(m._replace(stream=self.stream))
+
     def feed_credit(self, m: FeedCredit) -> None:
         """The engine has room for more of the request."""
         self.to_home(FeedCredit(self.stream, m.items, m.bytes), control=True)
@@ -333,4 +338,5 @@ TAKES: Final[dict[type, Callable[[MuxRelay, Any], None]]] = {
     End: MuxRelay.end,
     FeedCredit: MuxRelay.feed_credit,
     Faulted: MuxRelay.faulted,
+    Warned: MuxRelay.warned,
 }

@@ -16,9 +16,10 @@ from actors.errors import AllBusy, NoWorkers, WorkerUnavailable
 from actors.messages import Open, Route
 from actors.router.faults import FAULTS, OVERLOADED, SILENT, Faults, failures
 from actors.router.loads import Worker
-from actors.router.member import BUSY, FREE, LEASED, NEVER, QUARANTINED, TRIAL, Limits, Member
+from actors.router.member import AWAY, FROZEN, NEVER, STALLED, Limits, Member
 from actors.router.occupancy import Carried, Key
 from actors.router.policy import Everybody, Policy
+from actors.router.words import busy_words, ill_words
 from transport.errors import CallHomeError
 
 #: Workers that an error names.
@@ -100,7 +101,7 @@ class Pool:
         """Something about a worker has changed: it becomes a candidate, or is none any more."""
         worker, instance = member.carried, member.carried.instance
         member.look()
-        free = not member.busy and not member.lease and not self.faults.rests(instance)
+        free = not (member.busy or member.lease or member.ill or self.faults.rests(instance))
         if free and self.faults.due(instance):
             self._due.add(instance)
         else:
@@ -137,6 +138,15 @@ class Pool:
             worker.watch = self.stale.add
         else:
             worker.watch = None
+
+    def judge(self, instance: int, code: str, since: float) -> None:
+        """Somebody who looks after the worker's process says how it is: frozen, stalled, or "" for
+        well. Its streams and permits stay; it gets no new ones.
+        """
+        member = self.members.get(instance)
+        if member is not None and (member.ill, member.ill_since) != (code, since):
+            member.ill, member.ill_since = code, since
+            self.update(member)
 
     def reload(self) -> None:
         """The limits have changed."""
@@ -220,9 +230,16 @@ class Pool:
             if each in self.members and each not in failed
         ]
         found = [each for each in resting if not self.faults.tried(each.carried.instance)]
-        if not found and len(resting) == len(self.members) - len(failed):
-            found = resting
-        found = [each for each in found if not each.busy and not each.lease]
+        if not found:
+            ill = sum(
+                1
+                for each in self.members.values()
+                if each.ill and each.carried.instance not in failed
+            )
+            resting = [each for each in resting if not each.ill]
+            if len(resting) == len(self.members) - len(failed) - ill:
+                found = resting
+        found = [each for each in found if not (each.busy or each.lease or each.ill)]
         if not found:
             return None
         return min(found, key=lambda each: self.faults.until(each.carried.instance)).carried
@@ -263,6 +280,13 @@ class Pool:
                 pinned="yes",
                 instance=str(instance),
             )
+        if member.ill:
+            raise WorkerUnavailable(
+                f"{self.endpoint}: {ill_words(member, self._clock())}, and gets no new streams "
+                "until it goes on (instance= names one and no other)",
+                pinned="yes",
+                instance=str(instance),
+            )
         return member.carried
 
     def told(self, route: Route) -> None:
@@ -295,30 +319,10 @@ class Pool:
         states = self._states
         if failed:
             states = states - Counter(self.members[each].shown for each in failed)
-        count = states.total()
-        if not count:
-            return "no worker of it is there any more; wait for a restart (see callhome ps)"
-        limits = []
-        if self.limits.streams is not None:
-            limits.append(f"busy_streams={self.limits.streams}")
-        if self.limits.fraction is not None:
-            limits.append(f"busy_fraction={self.limits.fraction:g}")
-        words = {
-            FREE: "free for others",
-            BUSY: f"at the limit ({', '.join(limits)})",
-            LEASED: "refused a stream for want of room a moment ago",
-            QUARANTINED: "in quarantine after a fault",
-            TRIAL: "on trial after a fault",
-        }
-        told = [f"{states[each]} {text}" for each, text in words.items() if states[each]]
-        who = "its one worker is busy" if count == 1 else f"all {count} workers are busy"
-        if states[FREE]:
-            who = "its one worker" if count == 1 else f"none of its {count} workers"
-            who += " does not take this stream" if count == 1 else " takes this stream"
-        ways = ["try again later", "add replicas or capacity", "raise the limits (callhome busy)"]
-        if not self.limits.queue:
-            ways.append("give the router a queue")
-        return f"{who} ({'; '.join(told)}); {', '.join(ways[:-1])}, or {ways[-1]}"
+        ill: list[Member] = []
+        if states[FROZEN] or states[STALLED]:
+            ill = [each for each in self.members.values() if each.ill]
+        return busy_words(states, self.limits, ill, self._clock())
 
     # What became of streams.
 
@@ -348,8 +352,8 @@ class Pool:
         member.struck = now
         self.troubled()
         # The last one that is left goes on: a glitch must not become an outage.
-        rest = self._states[QUARANTINED] + self._states[TRIAL]
-        others = len(self.members) > rest + (member.shown not in (QUARANTINED, TRIAL))
+        rest = sum(self._states[each] for each in AWAY)
+        others = len(self.members) > rest + (member.shown not in AWAY)
         if (others or instance in self.faults) and self.faults.strike(
             instance, key, self._running(member.carried), now
         ):

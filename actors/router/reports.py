@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from typing import Final
 
-from actors.discovery.loads import OCCUPANCY, Load, read_loads
+from actors.discovery.loads import FOLLOWS, OCCUPANCY, Ill, Load, read_ill, read_loads
 from actors.discovery.record import SPEAKS
 from actors.errors import CallHomeError
 from actors.kernel.calls import Caller
@@ -41,6 +43,8 @@ class _Followed:
     def __init__(self) -> None:
         self.places: dict[int, set[Place]] = {}
         self.newest: dict[int, Load] = {}
+        #: Those that are frozen or stalled there.
+        self.ill: dict[int, Ill] = {}
         self.task: asyncio.Task[None] | None = None
 
 
@@ -56,10 +60,13 @@ class RemoteReports:
         runtime: Runtime,
         tasks: asyncio.TaskGroup,
         occupancy: Occupancy,
+        judge: Callable[[int, str, float, str], None] = lambda *_: None,
     ) -> None:
+        """``judge`` takes how a worker is; see ``Members.judge``."""
         self._runtime = runtime
         self._tasks = tasks
         self._occupancy = occupancy
+        self._judge = judge
         self._followed: dict[str, _Followed] = {}
         #: Those that have no place among ``MOST``; they get one when another node is gone.
         self._beyond: dict[str, _Followed] = {}
@@ -82,6 +89,8 @@ class RemoteReports:
         load = followed.newest.get(record.instance)
         if load is not None:
             self._take(followed, load)
+        if record.instance in followed.ill:
+            self._tell(followed, record.instance)
 
     def _begin(self, address: str, followed: _Followed) -> None:
         self._followed[address] = followed
@@ -156,11 +165,13 @@ class RemoteReports:
         caller = Caller(self._runtime, lambda _: own)
         limit = self._runtime.settings.prologue_timeout
         async with caller.stream(
-            f"{_PREFIX}{address}", first_item_timeout=limit, gap_timeout=None
+            f"{_PREFIX}{address}", FOLLOWS, first_item_timeout=limit, gap_timeout=None
         ) as items:
             async for item in items:
                 for load in read_loads(item):
                     self._hear(followed, load)
+                if (ill := read_ill(item)) is not None:
+                    self._hear_ill(followed, ill)
 
     def _hear(self, followed: _Followed, load: Load) -> None:
         newest = followed.newest
@@ -179,8 +190,28 @@ class RemoteReports:
             if worker is not None:
                 self._occupancy.hear(worker, *load[1:])
 
+    def _hear_ill(self, followed: _Followed, ill: list[Ill]) -> None:
+        """Who is frozen or stalled there; all others are well."""
+        before, now = followed.ill, time.monotonic()
+        followed.ill = {each.instance: each._replace(since=now - each.since) for each in ill}
+        for instance in before.keys() | followed.ill.keys():
+            old, new = before.get(instance), followed.ill.get(instance)
+            if old is None or new is None or old.code != new.code:
+                self._tell(followed, instance)
+            else:
+                followed.ill[instance] = old  # since when is known
+
+    def _tell(self, followed: _Followed, instance: int) -> None:
+        ill = followed.ill.get(instance)
+        for place in followed.places.get(instance, ()):
+            worker = self._occupancy.workers.get(place)
+            if worker is not None:
+                code, since = ("", 0.0) if ill is None else (ill.code, ill.since)
+                self._judge(instance, code, since, worker.endpoint)
+
     def _forget(self, followed: _Followed) -> None:
         """Nobody tells any more, and whoever does next counts from 1."""
+        self._hear_ill(followed, [])
         followed.newest.clear()
         for places in followed.places.values():
             for place in places:

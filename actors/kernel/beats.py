@@ -1,0 +1,291 @@
+"""Signs of life: each actor writes when it last beat, whoever has to do with it may look.
+
+A thread of the actor's process beats twice a second into ``NAME.INCARNATION.b`` beside its inboxes,
+and asks the loop for a sign whose time it writes along. No message, no other process: an actor that
+is stopped cannot tell anybody, and neither can one whose loop is blocked. Read and written as a
+file and not as mapped memory, so that whoever cuts it short costs nobody more than the verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from actors.kernel.verdicts import (
+    FINE,
+    HIDDEN,
+    IDLE,
+    LOOK,
+    PERIOD,
+    RUNNING,
+    STOPPED,
+    Judge,
+    Process,
+    Sign,
+    Verdict,
+)
+from transport.bus.address import Address, inbox_path
+from transport.errors import LocalProtocolError
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime import Runtime
+
+log = logging.getLogger("callhome")
+
+#: Of the file: a word that says what it is, the incarnation, and nanoseconds of the monotonic clock
+#: of the last beat and of the loop's last turn.
+_FORM: Final = Struct("=8sQQQ")
+_WORD: Final = b"chbeat1\n"
+_LANE: Final = "b"
+#: A thread that wakes so late was not let run: what the loop has missed meanwhile is not its fault.
+_LATE: Final = int(3 * PERIOD * 1e9)
+#: Seconds after which somebody who is not looked at any more is forgotten.
+_FORGOTTEN: Final = 5.0
+#: Seconds until a missing file is looked for again.
+_AGAIN: Final = 1.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Heart:
+    """The beats of one actor; made, started and stopped by whoever runs it, on its loop."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._name = runtime.address.name
+        self._incarnation = runtime.address.incarnation
+        self._path = inbox_path(runtime.run, runtime.address, _LANE)
+        self._loop = asyncio.get_running_loop()
+        self._fd = -1
+        self._turn = self._last = time.monotonic_ns()
+        self._asked = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="callhome-beats", daemon=True)
+
+    def start(self) -> None:
+        """Make the file and begin; on a full disk there are no beats, and a warning."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._fd = os.open(self._path, flags, 0o600)
+            os.posix_fallocate(self._fd, 0, _FORM.size)
+            self._write()
+        except OSError as error:
+            log.warning(
+                "%s: gives no signs of life, and nobody will see it freeze: %s", self._name, error
+            )
+            self._remove()
+            return
+        self._thread.start()
+
+    def _write(self) -> None:
+        data = _FORM.pack(_WORD, self._incarnation, self._last, self._turn)
+        os.pwrite(self._fd, data, 0)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(PERIOD):
+            now = time.monotonic_ns()
+            if now - self._last > _LATE:
+                self._turn = now
+            self._last = now
+            try:
+                self._write()
+                if not self._asked:
+                    self._asked = True
+                    self._loop.call_soon_threadsafe(self._turned)
+            except RuntimeError:  # the loop has closed
+                return
+            except OSError as error:
+                log.warning("%s: gives no more signs of life: %s", self._name, error)
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, 0)  # silence would be taken for a freeze
+                return
+
+    def _turned(self) -> None:
+        self._turn = time.monotonic_ns()
+        self._asked = False
+
+    def stop(self) -> None:
+        """No more beats; the file goes. A second call does nothing."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+
+class _Watched:
+    """One actor: its file (-1: none was found), and what is thought of it."""
+
+    __slots__ = ("fd", "judge", "looked", "opened", "process")
+
+    def __init__(self, limit: float, process: Callable[[], Process | None]) -> None:
+        self.fd = -1
+        self.opened = -_AGAIN
+        self.looked = -LOOK
+        self.judge = Judge(limit)
+        self.process = process
+
+
+class Vigil:
+    """What one runtime knows of the actors of its node that it has to do with; belongs to its loop.
+
+    Looking at somebody begins with the first question; who is not asked about is forgotten.
+    """
+
+    def __init__(self, run: str, limit: float, own: Address) -> None:
+        self._run = run
+        self._limit = limit
+        self._place = (own.pid, own.space)
+        self._watched: dict[int, _Watched] = {}
+        self._pruned = 0.0
+
+    def of(self, address: Address, now: float) -> Verdict:
+        """What is thought of an actor, ``now`` (monotonic); looks again after ``LOOK`` seconds.
+
+        Of one in this very process it is that it is well: whoever asks is running.
+        """
+        if (address.pid, address.space) == self._place or not self._limit:
+            return FINE
+        watched = self._watched.get(address.incarnation)
+        if watched is None:
+            watched = _Watched(self._limit, self._asking(address))
+            self._watched[address.incarnation] = watched
+        if now - watched.looked < LOOK * 0.9:
+            return watched.judge.verdict
+        watched.looked = now
+        if now - self._pruned > _FORGOTTEN:
+            self._prune(now)
+        return watched.judge.look(self._read(watched, address, now), watched.process, now)
+
+    def well(self, address: Address) -> bool:
+        """Whether a new stream may go to the actor."""
+        return self.of(address, time.monotonic()).well
+
+    def _read(self, watched: _Watched, address: Address, now: float) -> Sign | None:
+        if watched.fd < 0:
+            if now - watched.opened < _AGAIN:
+                return None
+            watched.opened = now
+            try:
+                path = inbox_path(self._run, address, _LANE)
+                watched.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except (OSError, LocalProtocolError):
+                return None
+        try:
+            data = os.pread(watched.fd, _FORM.size, 0)
+        except OSError:
+            return None
+        if len(data) != _FORM.size:
+            return None
+        word, incarnation, beat, turn = _FORM.unpack(data)
+        if word != _WORD or incarnation != address.incarnation:
+            return None
+        return Sign(beat / 1e9, turn / 1e9)
+
+    def _prune(self, now: float) -> None:
+        self._pruned = now
+        for incarnation, watched in list(self._watched.items()):
+            if now - watched.looked > _FORGOTTEN:
+                del self._watched[incarnation]
+                if watched.fd >= 0:
+                    os.close(watched.fd)
+
+    def _asking(self, address: Address) -> Callable[[], Process | None]:
+        if address.space != self._place[1]:
+            return lambda: Process(HIDDEN, 0.0)
+        return lambda: process_of(address.pid)
+
+    def close(self) -> None:
+        """Look at nobody any more."""
+        self._prune(float("inf"))
+
+
+class Lookout:
+    """Looks at actors of this node again and again, as long as it runs, and tells of changes.
+
+    Used by those who have to do with them all the time: routers, the ingress, the node.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        actors: Callable[[], Iterable[Address]],
+        told: Callable[[Address, Verdict], None],
+    ) -> None:
+        self._runtime = runtime
+        self._actors = actors
+        self._told = told
+        #: Called after each look with those who are not well.
+        self.looked: Callable[[dict[int, Verdict]], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        #: Those who are not well, as it was told.
+        self.unwell: dict[int, Verdict] = {}
+
+    def start(self) -> None:
+        """Begin; ``stop`` must follow."""
+        if self._runtime.settings.frozen_after:
+            self._timer = self._loop.call_later(LOOK, self._look)
+
+    def stop(self) -> None:
+        """End; a second call does nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(LOOK, self._look)
+        now, vigil = time.monotonic(), self._runtime.vigil
+        before, self.unwell = self.unwell, {}
+        for address in self._actors():
+            verdict = vigil.of(address, now)
+            incarnation = address.incarnation
+            if not verdict.well:
+                self.unwell[incarnation] = verdict
+            elif incarnation not in before:
+                continue
+            if verdict != before.get(incarnation):
+                self._guarded(self._told, address, verdict)
+        if self.looked is not None:
+            self._guarded(self.looked, self.unwell)
+
+    def _guarded(self, tell: Callable[..., None], *what: object) -> None:
+        try:
+            tell(*what)
+        except Exception as error:  # costs that one, and none of the others
+            self._runtime.complain(f"taking note of {what[0]}", error)
+
+
+def process_of(pid: int) -> Process | None:
+    """What the system says of a process; None when it is gone."""
+    try:
+        fields = _stat(Path(f"/proc/{pid}/stat"))
+        if fields[0] in "Tt":
+            return Process(STOPPED, 0.0)
+        if fields[0] in "ZX":
+            return None
+        used = (int(fields[11]) + int(fields[12])) / _TICKS
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+                if _stat(Path(f"/proc/{pid}/task/{task}/stat"))[0] == "R":
+                    return Process(RUNNING, used)
+    except (OSError, ValueError, IndexError):
+        return None
+    return Process(IDLE, used)
+
+
+def _stat(path: Path) -> list[str]:
+    """The fields of a stat file from the state on."""
+    return path.read_bytes().rpartition(b") ")[2].decode("ascii", "replace").split()

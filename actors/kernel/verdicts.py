@@ -1,0 +1,163 @@
+"""Whether a process of this node is well, frozen or stalled, as one watcher sees it. Pure.
+
+====================================================  ===========================================
+what is seen                                          verdict
+====================================================  ===========================================
+beats come, the loop turns                            well, however much CPU it uses
+beats come, the loop has not turned for the limit     stalled: something blocks it
+no beat for the limit, the process is stopped         frozen
+no beat for the limit, it uses CPU                    stalled: something holds the interpreter
+no beat for the limit, it wants CPU and gets none     as before: the machine is overloaded
+no beat for the limit, it wants and uses none         frozen
+nobody beats there, or its process is gone            well: it is not for us to judge
+====================================================  ===========================================
+
+Silence is counted by the watcher's own looks, and no look counts for more than twice its period: a
+watcher that was frozen itself, with all others, finds old beats when it wakes and must not take
+that for a verdict. Times of the beats themselves are believed of one whose process is stopped only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+WELL: Final = "well"
+FROZEN: Final = "frozen"
+STALLED: Final = "stalled"
+#: Seconds between two beats, and between two looks at them.
+PERIOD: Final = 0.5
+LOOK: Final = 0.25
+#: How a process is.
+STOPPED: Final = "stopped"
+RUNNING: Final = "running"
+IDLE: Final = "idle"
+#: Nobody can say (it has another PID namespace): the beats decide alone.
+HIDDEN: Final = "hidden"
+#: Part of its time that a process computes which holds the interpreter.
+_BURNS: Final = 0.2
+#: What is noticed is noticed within the limit: less the period of looks, and of beats.
+_SOONER_FROZEN: Final = 2 * LOOK
+_SOONER_STALLED: Final = PERIOD + LOOK
+#: No limit makes a verdict of fewer beats than two.
+_LEAST: Final = 2 * PERIOD
+_WHY: Final = {
+    RUNNING: "something in it holds the Python interpreter",
+    STOPPED: "its process is stopped",
+    IDLE: "its process shows no sign of life and uses no CPU",
+    HIDDEN: "its process shows no sign of life",
+}
+
+
+class Sign(NamedTuple):
+    """What a process has written last: when it beat, and when its loop had last turned, in
+    seconds of the monotonic clock.
+    """
+
+    beat: float
+    turn: float
+
+
+class Process(NamedTuple):
+    """What the system says of a process: how it is, and the seconds of CPU it has used."""
+
+    state: str
+    used: float
+
+
+class Verdict(NamedTuple):
+    """``code`` is WELL, FROZEN or STALLED; ``since`` (monotonic seconds) and ``why`` of the latter
+    two.
+    """
+
+    code: str = WELL
+    since: float = 0.0
+    why: str = ""
+
+    @property
+    def well(self) -> bool:
+        return self.code == WELL
+
+    def text(self, who: object) -> str:
+        """What is told of ``who`` (name and pid), without for how long."""
+        return f"{who} is {self.code}: {self.why}"
+
+
+FINE: Final = Verdict()
+
+
+class Judge:
+    """One process under one watcher; ``limit`` in seconds, 0: never judged."""
+
+    __slots__ = (
+        "_asked",
+        "_frozen",
+        "_looked",
+        "_quiet",
+        "_seen",
+        "_sign",
+        "_stalled",
+        "_used",
+        "verdict",
+    )
+
+    def __init__(self, limit: float) -> None:
+        self._frozen = max(limit - _SOONER_FROZEN, _LEAST) if limit else float("inf")
+        self._stalled = max(limit - _SOONER_STALLED, _LEAST) if limit else float("inf")
+        self._sign: Sign | None = None
+        self._looked = 0.0
+        #: Seconds without a beat: as the beat's time says, and as was seen here.
+        self._quiet = self._seen = 0.0
+        #: CPU that it had used when it was last asked, in this silence; None: not asked.
+        self._used: float | None = None
+        #: When it was last asked.
+        self._asked = 0.0
+        self.verdict = FINE
+
+    def look(self, sign: Sign | None, ask: Callable[[], Process | None], now: float) -> Verdict:
+        """One look: the newest sign (None: there are none to be had); ``ask`` asks the system,
+        which is done only where no beat has come for some time, and says None of one that is gone.
+        """
+        passed, self._looked = now - self._looked, now
+        if sign is None:
+            self._sign, self.verdict = None, FINE
+            return FINE
+        if sign != self._sign or passed > 8 * LOOK:
+            fresh = self._sign is not None and sign.beat != self._sign.beat
+            self._quiet = 0.0 if fresh else max(0.0, now - sign.beat)
+            self._seen, self._used, self._sign = 0.0, None, sign
+        else:
+            passed = min(passed, 2 * LOOK)
+            self._quiet += passed
+            self._seen += passed
+        if self._quiet >= self._frozen - 2 * LOOK:
+            self.verdict = self._silent(ask(), now)
+        elif sign.beat - sign.turn >= self._stalled:
+            self.verdict = Verdict(STALLED, sign.turn, "its event loop is blocked")
+        else:
+            self.verdict = FINE
+        return self.verdict
+
+    def _silent(self, process: Process | None, now: float) -> Verdict:
+        """No beat for some time, perhaps for long enough."""
+        if process is None:
+            return FINE
+        state, began = process.state, now - self._quiet
+        before, self._used = self._used, None if state == STOPPED else process.used
+        since, self._asked = now - self._asked, now
+        if self._quiet < self._frozen:
+            return self.verdict
+        if state == STOPPED:
+            return self._told(FROZEN, began, state)
+        if before is None or self._seen < _LEAST:
+            return self.verdict
+        if state != HIDDEN and process.used - before >= _BURNS * since:
+            return self._told(STALLED, began, RUNNING)
+        if state == RUNNING:
+            return self.verdict
+        return self._told(FROZEN, began, state)
+
+    def _told(self, code: str, began: float, state: str) -> Verdict:
+        if self.verdict.code == code and self.verdict.why == _WHY[state]:
+            return self.verdict
+        return Verdict(code, began, _WHY[state])
