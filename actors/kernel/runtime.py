@@ -20,6 +20,7 @@ from actors.kernel.home import Home
 from actors.kernel.links import Links
 from actors.kernel.mailbox import GO, HOLD, HOLD_ALL
 from actors.kernel.peers import GONE, Peers, start_time
+from actors.kernel.watchful import Watchful
 from actors.messages import Bye, Down, Hello
 from transport.bus.address import Address
 from transport.bus.guard import Guard
