@@ -16,7 +16,8 @@ from actors.kernel.links import MAX_HANDLES, read_handles
 from actors.messages import ItemBody
 from transport.errors import MemoryExhausted, RemoteProtocolError, TooLarge
 from transport.payload import Encoded
-from transport.shm.frames import Frame, dtype_of
+from transport.shm.frames import Frame
+from transport.shm.kinds import dtype_of
 from transport.wire.handle import MAX_DIMENSIONS, MAX_DTYPE, handle_from_wire
 
 if TYPE_CHECKING:

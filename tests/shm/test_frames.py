@@ -17,7 +17,8 @@ from transport.errors import (
     MemoryExhausted,
     RemoteProtocolError,
 )
-from transport.shm.frames import Frame, dtype_of, dtype_text, private_frame
+from transport.shm.frames import Frame, private_frame
+from transport.shm.kinds import dtype_of, dtype_text
 from transport.shm.memory import Memory
 
 MIB = 1 << 20

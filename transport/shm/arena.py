@@ -13,20 +13,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from transport.errors import MemoryExhausted, RemoteProtocolError, StaleHandle
 from transport.shm.offers import Offers
 from transport.shm.segment import Segment
-from transport.shm.slab import GRAIN, Lease, Slab, Slot, size_class
+from transport.shm.slab import Lease, Slab, Slot, size_class
+from transport.shm.stock import SegmentState, Stock, holders
 from transport.shm.turns import Turn
 from transport.wire.handle import NO_SEGMENT, Announcement, Handle
 
 MIB = 1 << 20
 #: Stands for the owner itself where a borrower is named.
 NOBODY = -1
-#: So many of those who hold memory are named in an error.
-_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +44,6 @@ class ArenaStatistics:
     borrowers: int
     ignored: int
     waiting: int
-
-
-class SegmentState(NamedTuple):
-    """One segment: its ``number``, bytes for data and in use, where it is (``memfd`` or ``file``),
-    and for how many seconds nothing in it has been in use (None: something is).
-    """
-
-    number: int
-    size: int
-    used: int
-    kind: str
-    idle: float | None
 
 
 class Arena:
@@ -83,21 +69,12 @@ class Arena:
         #: borrower ``NOBODY`` is the owner's own hold, of a frame dropped unsent. Finalizers append
         #: here, in any thread.
         self.returned: deque[tuple[int, int, int, int]] = deque()
-        #: Numbers of segments that were given back, of which peers have to be told.
-        self.gone: deque[int] = deque()
-        #: Called, in any thread, when segments have been made or given back.
-        self.changed: Callable[[], object] = _nothing
         #: What a borrower is called in errors.
         self.names: Callable[[int], str] = _hexadecimal
-        self._step = max(step, 1)
-        self._limit = limit
         self._slab = Slab()
-        self._segments: dict[int, Segment] = {}
-        self._reserved = 0
-        self._made = 0
+        self.stock = Stock(self._slab, self.offers, step=step, limit=limit)
+        self._segments = self.stock.segments
         self._turns: deque[Turn] = deque()
-        #: What the system said when it refused memory last.
-        self._refusal = ""
         # Finalizers never take it (they only append to deques), so a collection inside a locked
         # part is harmless.
         self._lock = threading.Lock()
@@ -121,10 +98,10 @@ class Arena:
         Raises MemoryExhausted for what can never fit, and when closed.
         """
         with self._lock:
-            if size_class(turn.size) > self._limit:
+            if size_class(turn.size) > self.stock.limit:
                 raise MemoryExhausted(
                     f"no frame of {turn.size} bytes can ever fit the arena's limit of "
-                    f"{self._limit} bytes; raise arena_limit"
+                    f"{self.stock.limit} bytes; raise arena_limit"
                 )
             self._turns.append(turn)
         self.poke()
@@ -150,40 +127,22 @@ class Arena:
     def held_by(self) -> str:
         """Who holds how much of the arena, in words for an error."""
         with self._lock:
-            leases, used = self._slab.leases(), self._slab.bytes_in_use
-            refusal = f" (the system has refused more: {self._refusal})" if self._refusal else ""
-        now = time.monotonic()
-        sums: dict[int | None, tuple[int, int, float]] = {}
-        for each in leases:
-            count, size, age = sums.get(each.borrower, (0, 0, 0.0))
-            age = max(age, now - each.since)
-            sums[each.borrower] = (count + 1, size + each.size, age)
-        most = sorted(sums.items(), key=lambda item: -item[1][1])
-        words = [
-            f"{'this process itself' if who is None else self.names(who)}: {count} frames, "
-            f"{size} bytes, for up to {age:.1f} s"
-            for who, (count, size, age) in most[:_NAMED]
-        ]
-        if len(most) > _NAMED:
-            words.append(f"{len(most) - _NAMED} others")
-        text = f"{used} of the arena's limit of {self._limit} bytes are held{refusal}"
-        return f"{text}, by {'; by '.join(words)}" if words else text
+            leases, used, refusal = self._slab.leases(), self._slab.bytes_in_use, self.stock.refusal
+        by = holders(leases, self.names) or "nobody"
+        said = f" (the system has refused more: {refusal})" if refusal else ""
+        return f"{used} of the arena's limit of {self.stock.limit} bytes are held by {by}{said}"
 
     def sweep(self, idle: float) -> None:
         """Give back segments in which nothing was in use for ``idle`` seconds, up to the last."""
-        dead: list[Segment] = []
         with self._lock:
             if self._closed:
                 return
             self._take_returned()
-            now = time.monotonic()
-            for part in self._slab.look(now):
-                if part.idle_since is not None and now - part.idle_since >= idle:
-                    dead.append(self._retire(part.number))
+            dead = self.stock.take_idle(idle)
         for segment in dead:  # outside the lock: the system takes a while to free much memory
             segment.close()
         if dead:
-            self.changed()
+            self.stock.changed()
 
     def segment(self, number: int) -> Segment:
         """A segment of the arena; raises StaleHandle for one that never was, or is closed."""
@@ -285,6 +244,13 @@ class Arena:
         """Whether there is such a segment now."""
         return number in self._segments
 
+    def take_gone(self) -> list[int]:
+        """Numbers of segments that were given back since the last call."""
+        with self._lock:
+            gone = list(self.stock.gone)
+            self.stock.gone.clear()
+            return gone
+
     def numbers(self) -> list[int]:
         """The numbers of the arena's segments."""
         return list(self._segments)
@@ -304,7 +270,7 @@ class Arena:
             counts = self._slab.counts()
             return ArenaStatistics(
                 len(self._segments),
-                self._reserved,
+                self.stock.reserved,
                 counts.bytes_in_use,
                 counts.slots,
                 counts.lent,
@@ -317,20 +283,7 @@ class Arena:
         """Each segment, everybody who holds a slot, and who waits for one."""
         with self._lock:
             self._take_returned()
-            now = time.monotonic()
-            leases = self._slab.leases()
-            segments = [
-                SegmentState(
-                    number,
-                    segment.size - segment.start,
-                    used,
-                    "file" if segment.path else "memfd",
-                    None if since is None else now - since,
-                )
-                for number, used, since in self._slab.parts()
-                if (segment := self._segments.get(number)) is not None
-            ]
-            return segments, leases, list(self._turns)
+            return self.stock.states(), self._slab.leases(), list(self._turns)
 
     def close(self) -> None:
         """Give the memory up.
@@ -371,12 +324,12 @@ class Arena:
         now = time.monotonic()
         slot = self._slab.allocate(size, now)
         if slot is None:
-            self._grow(size)
+            self.stock.grow(size)
             slot = self._slab.allocate(size, now)
             assert slot is not None  # the new segment has room for it
         segment = self._segments[slot.segment]
         if slot.offset + slot.size > segment.reserved:
-            self._reserve(segment, slot)
+            self.stock.reserve(segment, slot)
         segment.stamp(slot.offset, slot.generation)
         return slot
 
@@ -400,62 +353,6 @@ class Arena:
     def _clear(self, segment: int, offset: int) -> None:
         if not self._closed:
             self._segments[segment].stamp(offset, 0)
-
-    def _grow(self, size: int) -> None:
-        want = size_class(size)
-        if self._reserved + want > self._limit:
-            self._make_room(want)
-        capacity = max(want, min(self._step, self._limit - self._reserved) // GRAIN * GRAIN)
-        if self._reserved + capacity > self._limit:
-            raise MemoryExhausted(
-                f"no room for a frame of {size} bytes: {self._slab.bytes_in_use} of the "
-                f"arena's limit of {self._limit} bytes are held by frames; let readers release "
-                "theirs, wait for them with frames.wait_new, or raise the limit"
-            )
-        try:
-            segment = self.offers.create(capacity)
-        except OSError as error:
-            self._refusal = str(error)
-            raise MemoryExhausted(f"no segment of {capacity} bytes for frames: {error}") from error
-        self._made = number = self._made + 1
-        self._segments[number] = segment
-        self._slab.add_segment(number, segment.start, segment.size)
-        self._reserved += capacity
-        segment.warm()
-        self.changed()
-
-    def _make_room(self, want: int) -> None:
-        """Give back segments that are not in use, if that makes room for one of ``want`` bytes."""
-        empty = [number for number, used, _ in self._slab.parts() if not used]
-        sizes = [self._segments[each].size - self._segments[each].start for each in empty]
-        if self._reserved - sum(sizes) + want > self._limit:
-            return
-        while self._reserved + want > self._limit:
-            self._retire(empty.pop()).close()
-
-    def _retire(self, number: int) -> Segment:
-        """Forget a segment that is not in use; whoever calls closes it."""
-        self._slab.remove_segment(number)
-        segment = self._segments.pop(number)
-        self._reserved -= segment.size - segment.start
-        self.gone.append(number)
-        segment.retire()
-        return segment
-
-    def _reserve(self, segment: Segment, slot: Slot) -> None:
-        try:
-            segment.reserve(slot.offset, slot.size)
-        except OSError as error:
-            self._refusal = str(error)
-            self._slab.drop_hold(slot)
-            raise MemoryExhausted(
-                f"the system has no memory for a frame of {slot.size} bytes: {error}"
-            ) from error
-        self._refusal = ""
-
-
-def _nothing() -> None:
-    """Nobody wants to hear of changes."""
 
 
 def _hexadecimal(borrower: int) -> str:

@@ -11,8 +11,6 @@ numpy is imported when the first frame is made, so that a process without frames
 
 from __future__ import annotations
 
-import ast
-import functools
 import math
 import time
 import weakref
@@ -21,21 +19,19 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from transport.errors import (
-    EncodeError,
-    FrameReleased,
-    LocalProtocolError,
-    RemoteProtocolError,
-    shown,
-)
+from transport.errors import FrameReleased, RemoteProtocolError
 from transport.shm.arena import NOBODY, Arena
-from transport.wire.handle import MAX_DTYPE, Handle
+from transport.shm.kinds import dtype_of, planned
+from transport.shm.turns import block_for_slot, wait_slot
+from transport.wire.handle import Handle
 
 if TYPE_CHECKING:
     import mmap
 
     import numpy as np
     from numpy.typing import DTypeLike, NDArray
+
+    from transport.shm.slab import Slot
 
 _LIVE, _HANDED_ON, _RELEASED = 0, 1, 2
 
@@ -247,30 +243,59 @@ class Frames:
     Users know it as ``client.frames`` and ``ctx.frames``.
     """
 
-    def __init__(self, arena: Arena, ties: Ties) -> None:
+    def __init__(
+        self, arena: Arena, ties: Ties, over: Callable[[], str | None] | None = None
+    ) -> None:
+        """``over`` says why the stream has ended for which frames are made here, None until then:
+        a thread that waits for room has to know.
+        """
         self._arena = arena
         self._ties = ties
+        self._over = over
 
-    def new(self, shape: int | Sequence[int], dtype: DTypeLike) -> Frame:
+    def for_stream(self, over: Callable[[], str | None]) -> Frames:
+        """The same arena, for the handler of one stream."""
+        return Frames(self._arena, self._ties, over)
+
+    def new(self, shape: int | Sequence[int], dtype: DTypeLike, *, wait: float = 0.0) -> Frame:
         """A frame to write in place: it reaches a reader on this node without any copy.
 
-        Its first contents are arbitrary. Raises MemoryExhausted when the arena is full, EncodeError
-        for a dtype that cannot be shared, LocalProtocolError for a shape or dtype that is none.
+        Its first contents are arbitrary. ``wait``: seconds that the calling thread may wait for
+        room, as ``wait_new`` does in a coroutine; for engines that are no coroutines.
+
+        Raises MemoryExhausted when the arena is full (still, after ``wait``), EncodeError for a
+        dtype that cannot be shared, LocalProtocolError for a shape or dtype that is none, and for
+        ``wait`` in the thread of an event loop; Cancelled when the stream is killed while it waits.
         """
+        kind, text, lengths, size = planned(shape, dtype)
+        if not size:
+            return _empty(kind, lengths)
+        if wait:
+            slot = block_for_slot(self._arena, size, wait, self._over)
+        else:
+            slot = self._arena.allocate(size)
+        return self._frame(slot, kind, text, lengths, size)
+
+    async def wait_new(
+        self, shape: int | Sequence[int], dtype: DTypeLike, *, timeout: float | None = 30.0
+    ) -> Frame:
+        """As ``new``, but waits for room for up to ``timeout`` seconds (None: for as long as the
+        stream lives), in the order in which callers came.
+
+        Raises MemoryExhausted, which names those who hold the memory, and at once for a frame that
+        can never fit; all others as ``new`` does. A stream that is killed ends the wait.
+        """
+        kind, text, lengths, size = planned(shape, dtype)
+        if not size:
+            return _empty(kind, lengths)
+        slot = await wait_slot(self._arena, size, timeout)
+        return self._frame(slot, kind, text, lengths, size)
+
+    def _frame(
+        self, slot: Slot, kind: np.dtype[Any], text: str, lengths: tuple[int, ...], size: int
+    ) -> Frame:
         import numpy as np
 
-        try:
-            kind = np.dtype(dtype)
-        except (TypeError, ValueError, SyntaxError) as error:
-            raise LocalProtocolError(
-                f"a frame's dtype is one of numpy's, such as 'uint8', not {shown(str(dtype))}"
-            ) from error
-        text = dtype_text(kind)
-        lengths = _lengths(shape)
-        size = math.prod(lengths) * kind.itemsize
-        if not size:
-            return Frame(np.empty(lengths, kind))
-        slot = self._arena.allocate(size)
         flat = np.frombuffer(
             self._arena.segment(slot.segment).map, kind, size // kind.itemsize, slot.offset
         )
@@ -292,6 +317,12 @@ class Frames:
         frame = self.new(array.shape, array.dtype)
         np.copyto(frame.array, array, casting="no")
         return frame
+
+
+def _empty(kind: np.dtype[Any], lengths: tuple[int, ...]) -> Frame:
+    import numpy as np
+
+    return Frame(np.empty(lengths, kind))
 
 
 def private_frame(array: NDArray[Any]) -> Frame:
@@ -328,69 +359,3 @@ def fill(mapping: mmap.mmap, offset: int, array: NDArray[Any]) -> None:
 
     flat = np.frombuffer(mapping, array.dtype, array.size, offset)
     np.copyto(flat.reshape(array.shape), array, casting="no")
-
-
-@functools.lru_cache(maxsize=256)
-def dtype_text(kind: np.dtype[Any]) -> str:
-    """The text of a dtype, byte order and fields included.
-
-    Raises EncodeError for one that cannot be shared.
-    """
-    import numpy as np
-
-    if kind.hasobject:
-        raise EncodeError(
-            f"dtype {kind} holds references to Python objects; convert the array to numbers or text"
-        )
-    if not kind.itemsize:
-        raise EncodeError(f"dtype {kind} has items of no size; give it a length, as in 'U8'")
-    if kind.names is None and kind.subdtype is None:
-        text, same = kind.str, np.dtype(kind.str)
-    else:
-        bare = np.lib.format.drop_metadata(kind)
-        text = repr(np.lib.format.dtype_to_descr(bare))
-        same = np.lib.format.descr_to_dtype(ast.literal_eval(text))
-    if same != kind or len(text) > MAX_DTYPE:
-        raise EncodeError(
-            f"dtype {str(kind)[:200]} has no description that another process could read"
-        )
-    return text
-
-
-@functools.lru_cache(maxsize=256)
-def dtype_of(text: str) -> np.dtype[Any]:
-    """The dtype of ``dtype_text``, and bytes for ``""``.
-
-    Raises RemoteProtocolError for any other text.
-    """
-    import numpy as np
-
-    try:
-        if text[:1] in ("[", "("):
-            kind = np.lib.format.descr_to_dtype(ast.literal_eval(text))
-        else:
-            kind = np.dtype(text or "|u1")
-    except (TypeError, ValueError, SyntaxError, MemoryError, RecursionError, IndexError) as error:
-        raise RemoteProtocolError(f"handle with a dtype that is none: {text[:100]!r}") from error
-    if kind.hasobject or not kind.itemsize:
-        raise RemoteProtocolError(f"handle with a dtype that cannot be shared: {text[:100]!r}")
-    return kind
-
-
-def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
-    import numpy as np
-
-    try:
-        if isinstance(shape, (int, np.integer)):
-            lengths: tuple[int, ...] = (int(shape),)
-        else:
-            lengths = tuple(int(length) for length in shape)
-    except (TypeError, ValueError) as error:
-        raise LocalProtocolError(
-            f"a frame's shape is a length or a list of them, not {shape!r}"
-        ) from error
-    if any(length < 0 for length in lengths) or len(lengths) > 32:
-        raise LocalProtocolError(
-            f"a frame's shape has up to 32 lengths of 0 or more, not {shape!r}"
-        )
-    return lengths

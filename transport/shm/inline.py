@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from transport.errors import DecodeError, EncodeError, RemoteProtocolError, qualified_name
-from transport.shm.frames import dtype_of
+from transport.shm.kinds import dtype_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transport.shm.arena import MIB, NOBODY, Arena, ArenaStatistics
 from transport.shm.frames import Frames, Ties, fill
 from transport.shm.kinds import dtype_text
 from transport.shm.offers import Offers
 from transport.shm.passing import Passing, key_of
-from transport.shm.reading import Reading, Release
+from transport.shm.reading import Borrowed, Reading, Release
 from transport.shm.roads import FILE, Roads
+from transport.shm.slab import Lease
+from transport.shm.stock import SegmentState
+from transport.shm.turns import Turn
 from transport.wire.handle import NO_SEGMENT, Announcement, Handle
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from transport.shm.arena import Arena
 from transport.shm.frames import Frame, Ties, view
 from transport.shm.roads import Roads
 from transport.shm.segment import Segment
+from transport.shm.stock import nothing
 from transport.wire.handle import NO_SEGMENT, Announcement, Handle
 
 if TYPE_CHECKING:
@@ -45,16 +46,14 @@ class Reading:
     """The reader's side of ``Memory``: exactly one of ``view_*``, ``read_bytes``, ``open_frame``
     and ``drop`` is called for each handle received.
 
-    ``changed`` is called when a segment has been mapped.
+    ``changed`` is called when a segment has been mapped; whoever wants to know sets it.
     """
 
-    def __init__(
-        self, arena: Arena, ties: Ties, changed: Callable[[], object], roads: Roads | None = None
-    ) -> None:
+    def __init__(self, arena: Arena, ties: Ties, roads: Roads | None = None) -> None:
         self.owner = arena.owner
         self._arena = arena
         self._ties = ties
-        self._changed = changed
+        self.changed: Callable[[], object] = nothing
         #: How segments of others are reached.
         self.roads = roads or Roads()
         self._mapped: dict[tuple[int, int], Segment] = {}
@@ -84,7 +83,7 @@ class Reading:
             self._mapped[key] = self.roads.attach(announced)
             highest = self._highest.get(announced.owner, 0)
             self._highest[announced.owner] = max(highest, announced.segment)
-            self._changed()
+            self.changed()
 
     def expect(self, handles: Iterable[Handle]) -> None:
         """Note handles that arrived and will be opened or dropped later.
