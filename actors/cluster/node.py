@@ -25,12 +25,11 @@ from actors.discovery.registry import Registry
 from actors.errors import ActorDead, NoWorkers
 from actors.kernel import peers
 from actors.kernel.actor import Actor, handles
-from actors.kernel.ref import Ref
 from actors.kernel.beats import Lookout
-from actors.kernel.exits import Exit, Orphans
+from actors.kernel.ref import Ref
 from actors.kernel.supervisor import ChildSpec, ChildStatus, Supervisor
-from actors.messages import Inspect, Publish, Record, Withdraw
 from actors.kernel.verdicts import Verdict
+from actors.messages import Inspect, Publish, Record, Withdraw
 from transport.bus.address import Address, remove_inboxes
 
 log = logging.getLogger("callhome.node")
@@ -86,23 +85,21 @@ class NodeActor(Actor):
             self.tasks,
             self,
         )
+        self._lookout = Lookout(self.runtime, self._actors, self._judged)
         self._registry.add(Record(self.address.incarnation, self.address, "node"))
         self.runtime.on(Publish, self._on_publish)
         self.runtime.on(Withdraw, self._on_withdraw)
-        self._orphans = Orphans(lambda: self._supervisor.pids)
-        self._orphans.start(adopt=True)
-        self._drain = NodeDrain(self.runtime, self._registry, self.tasks)
-        self._lookout = Lookout(self.runtime, self._actors, self._judged)
         self.runtime.when_down.append(self._on_peer_down)
         self.progress(f"node {self._spec.name} starts {len(self._supervisor.status())} actors")
         await self._supervisor.start()
         self._serves = True
+        self._lookout.start()
         self._write_info()
 
     async def on_stop(self) -> None:
-        self._lookout.start()
         """Withdraw every record, then stop the actors in reverse order, by force if need be."""
         self._serves = False
+        self._lookout.stop()
         for record in self._registry.records:
             self._registry.remove(record.instance, record.endpoint, "the node stops")
         await asyncio.sleep(0)  # the withdrawals leave before the signals
@@ -113,7 +110,6 @@ class NodeActor(Actor):
         if self.runtime.peers.watch(message.record.address):
             self._registry.add(message.record)
             self._note_doors()
-        self._lookout.stop()
 
     def _on_withdraw(self, sender: int, message: Withdraw) -> None:
         self._registry.remove(message.instance, None, message.reason)
@@ -142,6 +138,15 @@ class NodeActor(Actor):
             log.warning("%s %s: %s; %s", spec.spec["role"], address, reason, what)
         self._write_info()
 
+    def _actors(self) -> list[Address]:
+        return [each.address for each in self._registry.records if each.kind != "node"]
+
+    def _judged(self, address: Address, verdict: Verdict) -> None:
+        if verdict.well:
+            log.warning("%s goes on", address)
+        else:
+            log.warning("%s; it gets no new streams until it goes on", verdict.text(address))
+
     def on_trouble(self, spec: ChildSpec, text: str) -> None:
         """A restart failed or is given up."""
         log.error("%s", text)
@@ -156,15 +161,6 @@ class NodeActor(Actor):
 
     def _note_doors(self) -> None:
         """An ingress in the launcher's process has come or gone, perhaps."""
-    def _actors(self) -> list[Address]:
-        return [each.address for each in self._registry.records if each.kind != "node"]
-
-    def _judged(self, address: Address, verdict: Verdict) -> None:
-        if verdict.well:
-            log.warning("%s goes on", address)
-        else:
-            log.warning("%s; it gets no new streams until it goes on", verdict.text(address))
-
         if self._listen() != self._door:
             self._write_info()
 
@@ -202,12 +198,22 @@ class NodeActor(Actor):
         listens = {record.address: record.via for record in self._registry.records}
         rows = [
             _row(status, task.result(), listens.get(status.address) if status.address else None)
+            | self._health(status)
             for status, task in zip(statuses, asking, strict=True)
         ]
         if not message.counters:
             for row in rows:
                 del row["counters"]
         return rows
+
+    def _health(self, status: ChildStatus) -> dict[str, Any]:
+        """What ``ps`` says of an actor that is there and not well."""
+        address = status.address
+        verdict = None if address is None else self._lookout.unwell.get(address.incarnation)
+        if verdict is None:
+            return {"since": None}
+        since = round(time.monotonic() - verdict.since, 1)
+        return {"state": verdict.code, "since": since, "reason": verdict.why}
 
     async def _inspect(self, status: ChildStatus) -> dict[str, Any]:
         if status.address is None or status.address.incarnation in self._lookout.unwell:
@@ -222,7 +228,6 @@ class NodeActor(Actor):
                     found = read_inspection(answer)
         except Exception as error:  # whatever an actor answers, the node lives on
             log.info("%s was not inspected: %s", status.address, error)
-            | self._health(status)
         return found
 
 
@@ -230,15 +235,6 @@ def read_inspection(answer: Any) -> dict[str, Any]:
     """What an actor says it carries, without what makes no sense: a user's code may say it."""
     if not isinstance(answer, dict):
         return {}
-    def _health(self, status: ChildStatus) -> dict[str, Any]:
-        """What ``ps`` says of an actor that is there and not well."""
-        address = status.address
-        verdict = None if address is None else self._lookout.unwell.get(address.incarnation)
-        if verdict is None:
-            return {"since": None}
-        since = round(time.monotonic() - verdict.since, 1)
-        return {"state": verdict.code, "since": since, "reason": verdict.why}
-
     found: dict[str, Any] = {
         key: count
         for key in ("in_flight", "queued", "capacity")
