@@ -143,10 +143,10 @@ async def running(
             incarnation=spec.get("incarnation"), bus=bus,
         )  # fmt: skip
     discovery = lookup = far = None
-    try:
     heart = Heart(runtime)
-        async with group or asyncio.TaskGroup() as tasks:
+    try:
         heart.start()
+        async with group or asyncio.TaskGroup() as tasks:
             if spec.get("supervisor") is not None:
                 with _stage("on_start"):
                     discovery = RegistryDiscovery(runtime, Address(*spec["supervisor"]))
@@ -177,8 +177,8 @@ async def running(
             far.stop()
         if discovery is not None:
             discovery.stop()
-        runtime.close(f"{spec['name']} stops")
         heart.stop()
+        runtime.close(f"{spec['name']} stops")
 
 
 class _Far:
