@@ -92,12 +92,12 @@ class Runtime:
         self._hear_of_peers()
         self.links = Links(self)
         self.home = Home(self)
-        self.serving: Serving | None = None
-        #: Called with (address, reason) after streams, leases and permits have been settled.
-        self.when_down: list[Callable[[Address, str], None]] = []
         #: Which actors of this node, that we have to do with, are well.
         self.vigil = Vigil(run, self.settings.frozen_after, self.address)
         self._watchful = Watchful(self)
+        self.serving: Serving | None = None
+        #: Called with (address, reason) after streams, leases and permits have been settled.
+        self.when_down: list[Callable[[Address, str], None]] = []
         self._guard = Guard(name)
         #: Called with the monotonic clock at each tick of the coarse timer, which goes on while one
         #: of them returns True; ``plan_tick`` starts it.
@@ -301,12 +301,12 @@ class Runtime:
         if self._ticking is not None:
             self._ticking.cancel()
         self.peers.close()
+        self.vigil.close()
         self.port.close()
         self.links.close()
         if self._owns_bus:
             self.bus.close()
 
-        self.vigil.close()
 
 def least_size(value: object, native: bool) -> int:
     """Bytes that a value takes at least when encoded: its text and bytes, at the top and one level
