@@ -75,3 +75,9 @@ class Drained(NamedTuple):
     """
 
     left: int
+
+
+class InspectMemory(NamedTuple):
+    """Ask any actor, as a stream of one item, for its shared memory: segments, who holds what for
+    how long, what it holds of others, who waits for room. ``Keeping.account`` says what is in it.
+    """

@@ -10,6 +10,7 @@ from argparse import Namespace
 from typing import Any, Final
 
 from actors.cli.command import FAILED
+from actors.cli.memory import ps_memory
 from actors.cli.show import put, say, size, table
 from actors.cli.signals import Interrupts
 from actors.client import Client
@@ -63,6 +64,8 @@ async def _ps(options: Namespace) -> int:
     code = 0
     seen: list[tuple[NodeInfo, list[dict[str, Any]]]] = []
     with Interrupts():
+        if options.memory:
+            return 0 if await ps_memory(chosen(options), options.json) else FAILED
         for info in chosen(options):
             try:
                 seen.append((info, await _rows(info, options.counters)))

@@ -44,6 +44,7 @@ _PS_END = """\
 examples:
   callhome ps
   callhome ps --cluster blue --counters           requests, items, bytes, errors by kind, ...
+  callhome ps --memory                            segments, frames and who holds them
   callhome ps --json | jq '.actors[].pid'         one JSON object a node
 """
 _CALL = "Sends one request and prints the one answer as a line of JSON."
@@ -217,6 +218,7 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--directory", metavar="PATH", help="folder of records shared by nodes")
     ps = add("ps", "node", "list actors and what they carry", _PS, _PS_END)
     ps.add_argument("--counters", action="store_true", help="what each has done since it started")
+    ps.add_argument("--memory", action="store_true", help="who has which shared memory, how long")
     ps.add_argument("--json", action="store_true", help="one line of JSON a node")
     _add_talk(add)
     busy = add("busy", "busy", "from when on workers get no more", _BUSY, _BUSY_END)

@@ -29,6 +29,7 @@ from actors.kernel.served import Served
 from actors.kernel.serving import Serving
 from actors.messages import Inspect, Open, Report, Tell
 from actors.metrics import Counters
+from actors.notices import InspectMemory
 from transport.bus.address import Address
 from transport.context import Context
 from transport.errors import Cancelled, LocalProtocolError, qualified_name, shown
@@ -195,6 +196,11 @@ class Actor:
             f"calls.{name}": count for name, count in self.runtime.home.between.statistics().items()
         }
         yield self.carries() | {"counters": counters}
+
+    @handles(InspectMemory)
+    async def inspect_memory(self, message: InspectMemory) -> AsyncIterator[dict[str, Any]]:
+        """Its shared memory, for ``callhome ps --memory``."""
+        yield self.runtime.keeping.account()
 
     def _told(self, sender: int, m: Tell) -> None:
         handler = self._handlers.get(m.target)

@@ -17,6 +17,7 @@ from actors.config import Settings
 from actors.errors import ActorDead
 from actors.kernel.beats import Vigil
 from actors.kernel.home import Home
+from actors.kernel.keeping import Keeping
 from actors.kernel.links import Links
 from actors.kernel.mailbox import GO, HOLD, HOLD_ALL
 from actors.kernel.peers import GONE, Peers, start_time
@@ -91,6 +92,7 @@ class Runtime:
         self.port.unreachable = self.peers.lost
         self._hear_of_peers()
         self.links = Links(self)
+        self.keeping = Keeping(self, self.links.memory)
         self.home = Home(self)
         #: Which actors of this node, that we have to do with, are well.
         self.vigil = Vigil(run, self.settings.frozen_after, self.address)
@@ -303,6 +305,7 @@ class Runtime:
         self.peers.close()
         self.vigil.close()
         self.port.close()
+        self.keeping.close()
         self.links.close()
         if self._owns_bus:
             self.bus.close()
