@@ -51,6 +51,8 @@ _LATE: Final = int(3 * PERIOD * 1e9)
 _FORGOTTEN: Final = 5.0
 #: Seconds until a missing file is looked for again.
 _AGAIN: Final = 1.0
+#: Whatever stands there: it must not make the reader wait.
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -180,7 +182,7 @@ class Vigil:
             watched.opened = now
             try:
                 path = inbox_path(self._run, address, _LANE)
-                watched.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                watched.fd = os.open(path, _READ)
             except (OSError, LocalProtocolError):
                 return None
         try:
