@@ -128,8 +128,20 @@ def run_job(plan: Plan, deadline: float = JOB_DEADLINE, python: str = "") -> lis
     Raises PerfError with the worker's own words when it failed, or when it took longer than
     ``deadline`` seconds.
     """
-    path = os.pathsep.join(filter(None, (_ROOT, os.environ.get("PYTHONPATH", ""))))
-    command = [python or sys.executable, "-m", "perf.worker", plan.to_json()]
+    return run_line(plan.to_json(), deadline, python, quiet=plan.dynamo)
+
+
+def run_line(
+    line: str,
+    deadline: float = JOB_DEADLINE,
+    python: str = "",
+    *,
+    root: str = _ROOT,
+    quiet: bool = False,
+) -> list[Sample]:
+    """As ``run_job``, of the plan that ``line`` says and by the perf code below ``root``."""
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+    command = [python or sys.executable, "-m", "perf.worker", line]
     env = {**os.environ, "PYTHONPATH": path}
     # The wheel writes a line a request on stderr, whatever it is told; ours speaks for people.
     with (
@@ -138,8 +150,10 @@ def run_job(plan: Plan, deadline: float = JOB_DEADLINE, python: str = "") -> lis
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=noise if plan.dynamo else None,
+            stderr=noise if quiet else None,
             env=env,
+            # What -m finds first; our own code is found where the caller stands, as ever.
+            cwd=None if root == _ROOT else root,
         ) as worker,
     ):
         try:

@@ -48,6 +48,11 @@ class Work:
         self.finishing = asyncio.Event()
         self.ending = asyncio.Event()
 
+    def end(self) -> None:
+        """Begin nothing more, and kill what is under way."""
+        self.ending.set()
+        self.finishing.set()
+
     async def run(self, client: Client) -> None:
         """Play until all is played, or until it is to end."""
         looking = asyncio.create_task(self._look())
@@ -138,7 +143,7 @@ async def main(given: dict[str, Any]) -> None:
     ]
     work = Work(plays, given["began"])
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, lambda: (work.ending.set(), work.finishing.set()))
+    loop.add_signal_handler(signal.SIGTERM, work.end)
     loop.add_reader(sys.stdin.fileno(), lambda: _stdin_ended(loop, work))
     client = await _entered(given["address"], work)
     if client is not None:

@@ -38,7 +38,7 @@ _EXAMPLES: Final = """\
 examples:
   python -m perf chaos --minutes 2 --seed 1
   python -m perf chaos --minutes 10 --seed 7 --json chaos.json --plan plan.jsonl
-  python -m perf chaos --minutes 1 --seed 3 --nodes 1 --every 0.3  # many signals
+  python -m perf chaos --minutes 1 --seed 3 --nodes 1 --every 0.2  # many signals
 Ctrl-C ends a run in order and prints what was seen so far. Exit code: 0, or 1 after any failure.
 """
 
@@ -63,7 +63,7 @@ def add_chaos(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     command.add_argument("--clients", type=int, default=4, help="client processes, 2 or more (4)")
     command.add_argument("--rate", type=_above_zero, default=20.0, help="streams a second (20)")
     command.add_argument(
-        "--every", type=_above_zero, default=1.0, help="seconds between signals, on average (1)"
+        "--every", type=_above_zero, default=0.5, help="seconds between signals, on average (0.5)"
     )
     command.add_argument("--plan", type=Path, metavar="FILE", help="write the plan as JSON lines")
     command.add_argument("--json", type=Path, metavar="FILE", help="write what was seen as JSON")

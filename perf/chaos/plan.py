@@ -73,14 +73,14 @@ class Play(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """One signal: ``deed`` is kill, stop (for ``seconds``) or term; ``index`` counts within the
+    """One signal: ``deed`` is kill, stop (for ``seconds``) or term; ``which`` counts within the
     role, modulo how many there are.
     """
 
     at: float
     deed: str
     role: str
-    index: int
+    which: int
     seconds: float
 
 
@@ -94,7 +94,7 @@ class Options:
     nodes: int = 2
     clients: int = 4
     rate: float = 20.0
-    every: float = 1.0
+    every: float = 0.5
 
     def to_json(self) -> str:
         """For a client's process."""
@@ -211,10 +211,10 @@ def _faults(options: Options, dice: random.Random) -> Iterator[Fault]:
     at = 1.0
     while (at := at + dice.expovariate(1.0 / options.every)) < options.seconds:
         role, deed = _pick(dice, TARGETS), _pick(dice, DEEDS)
-        index = dice.randrange(1 << 16)
+        which = dice.randrange(1 << 16)
         seconds = round(dice.uniform(0.2, 5.0), 3)
         if options.nodes > 1 or not role.startswith("far."):
-            yield Fault(round(at, 3), deed, role, index, seconds)
+            yield Fault(round(at, 3), deed, role, which, seconds)
 
 
 def _phases(options: Options, dice: random.Random) -> Iterator[tuple[float, float]]:

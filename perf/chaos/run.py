@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from actors import CallHomeError, Client, Cluster
+from actors import CallHomeError, Client, Cluster, connect
 from actors.client import Client as NodeClient
 from perf.chaos import cast, state
 from perf.chaos.plan import SHAPES, Options, Plan, Play, make
@@ -86,7 +86,7 @@ class Run:
         spec = cast.near(self._options, run, doors)
         async with Cluster(spec, cluster="chaos") as cluster, cluster.client() as client:
             folder = cluster.nodes[0].folder
-            await self._closing_round(client, "warm-up")
+            await self._both_rounds(client, doors[0], "warm-up")
             self.result.base = await self._settled(client, folder)
             self._say(
                 f"seed {self._options.seed}, plan {self.result.plan.digest}: "
@@ -95,7 +95,7 @@ class Run:
             )
             await self._play(client, folder, run, doors)
             if not self.result.interrupted:
-                await self._closing_round(client, "closing round")
+                await self._both_rounds(client, doors[0], "closing round")
             await self._compare(client, folder)
 
     async def _settled(self, client: Client, folder: str) -> state.State:
@@ -108,10 +108,19 @@ class Run:
             now = await state.read(client, folder)
         return now
 
-    async def _closing_round(self, client: Client, name: str) -> None:
-        """Every shape once more, undisturbed: before and after, all of them have to be complete."""
+    async def _both_rounds(self, client: Client, door: str, name: str) -> None:
+        """Every shape, undisturbed: before and after, all have to be complete, by both roads."""
+        await self._round(client, name, [*SHAPES])
+        try:
+            async with connect(f"tcp://{door}", settings=client.runtime.settings) as outside:
+                shapes = [shape for shape in SHAPES if shape != "ask"]
+                await self._round(outside, f"{name} from outside", shapes)
+        except CallHomeError as error:
+            self.result.tally.fail(f"{name} from outside: {type(error).__name__}: {error}")
+
+    async def _round(self, client: Client, name: str, shapes: list[str]) -> None:
         deadline = time.monotonic() + 60.0
-        for number, shape in enumerate(SHAPES):
+        for number, shape in enumerate(shapes):
             for kind in ("bytes", "array", "frame"):
                 if shape == "tokens" and kind != "bytes":
                     continue

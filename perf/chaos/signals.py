@@ -46,7 +46,7 @@ class Signals:
         if not found:
             self.missed += 1
             return
-        target = found[fault.index % len(found)]
+        target = found[fault.which % len(found)]
         try:
             fd = os.pidfd_open(target.pid)
         except ProcessLookupError:
