@@ -165,6 +165,14 @@ class Client(Caller):
             raise LocalProtocolError(_OUTSIDE)
         return self.runtime.home.between.statistics()
 
+    def memory(self) -> dict[str, Any]:
+        """The shared memory of this program, as ``callhome ps --memory --json`` shows that of an
+        actor: ``limit``, ``segments``, ``leases``, what is ``borrowed``, who is ``waiting``.
+        """
+        if not self._open:
+            raise LocalProtocolError(_OUTSIDE)
+        return self.runtime.keeping.account()
+
     def records(self) -> list[Record]:
         """What can be found on the node: engines, routers and actors that serve now."""
         if not self._open:

@@ -20,7 +20,7 @@ class FrameMaker(Protocol):
         """A frame of ``shape`` and ``dtype`` to be written in place, leased in this process's
         arena.
 
-        Raises MemoryExhausted when the arena is full.
+        Raises MemoryExhausted when the arena is full; ``wait_new`` waits for room.
         """
 
 

@@ -59,7 +59,8 @@ class EngineContext(Context):
     @property
     def frames(self) -> Frames:
         """``ctx.frames.new(shape, dtype)``: a frame to be written in place and yielded. Raises
-        MemoryExhausted.
+        MemoryExhausted; ``await ctx.frames.wait_new(...)``, and in an engine that is no coroutine
+        ``new(..., wait=seconds)``, wait for room.
         """
         return self._runtime.memory.frames
 

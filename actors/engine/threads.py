@@ -17,6 +17,7 @@ from typing import Any
 
 from transport.context import Context
 from transport.payload import Encoded, EncodedError
+from transport.shm.turns import OVER
 from transport.wire.codec import pack_plain
 from transport.wire.plain import PLAIN
 from transport.wire.values import Annotated
@@ -170,6 +171,7 @@ class SyncItems:
         order.
         """
         error: BaseException | None = None
+        OVER.set(self._over)
         try:
             items = self._make()
             try:
@@ -184,12 +186,19 @@ class SyncItems:
                     close()
         except BaseException as failure:
             error = failure
+        OVER.set(None)
         done()
         with self._lock:
             self._error, error = error, None
             self._ended = True
             if not self._loop.is_closed():
                 self._wake()
+
+    def _over(self) -> str | None:
+        """Why nothing more is wanted; asked by who waits for memory in the thread."""
+        if self._closed or self._context.killed:
+            return self._context.reason or "its stream was closed"
+        return None
 
     def _packed(self, item: Any) -> Any:
         if self._alone:

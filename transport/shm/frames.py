@@ -243,19 +243,9 @@ class Frames:
     Users know it as ``client.frames`` and ``ctx.frames``.
     """
 
-    def __init__(
-        self, arena: Arena, ties: Ties, over: Callable[[], str | None] | None = None
-    ) -> None:
-        """``over`` says why the stream has ended for which frames are made here, None until then:
-        a thread that waits for room has to know.
-        """
+    def __init__(self, arena: Arena, ties: Ties) -> None:
         self._arena = arena
         self._ties = ties
-        self._over = over
-
-    def for_stream(self, over: Callable[[], str | None]) -> Frames:
-        """The same arena, for the handler of one stream."""
-        return Frames(self._arena, self._ties, over)
 
     def new(self, shape: int | Sequence[int], dtype: DTypeLike, *, wait: float = 0.0) -> Frame:
         """A frame to write in place: it reaches a reader on this node without any copy.
@@ -270,10 +260,7 @@ class Frames:
         kind, text, lengths, size = planned(shape, dtype)
         if not size:
             return _empty(kind, lengths)
-        if wait:
-            slot = block_for_slot(self._arena, size, wait, self._over)
-        else:
-            slot = self._arena.allocate(size)
+        slot = block_for_slot(self._arena, size, wait) if wait else self._arena.allocate(size)
         return self._frame(slot, kind, text, lengths, size)
 
     async def wait_new(

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from transport.errors import Cancelled, LocalProtocolError, MemoryExhausted
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 #: How often one who waits looks by himself, in seconds: nobody tells when the system has memory
 #: again, or when a loop that would have settled releases stands still.
 _LOOK = 0.25
+#: Set by whoever runs a handler in a thread: says why its stream has ended, None until it has.
+OVER: ContextVar[Callable[[], str | None] | None] = ContextVar("OVER", default=None)
 
 
 class Turn:
@@ -76,10 +79,8 @@ async def wait_slot(arena: Arena, size: int, timeout: float | None) -> Slot:
     return turn.slot
 
 
-def block_for_slot(
-    arena: Arena, size: int, timeout: float, over: Callable[[], str | None] | None
-) -> Slot:
-    """As ``wait_slot``, for a thread without a loop; ``over`` says why the stream has ended.
+def block_for_slot(arena: Arena, size: int, timeout: float) -> Slot:
+    """As ``wait_slot``, for a thread without a loop.
 
     Raises LocalProtocolError in the thread of a running loop, which would have to give the memory
     back, and Cancelled when the stream has been killed.
@@ -89,6 +90,7 @@ def block_for_slot(
             "new(..., wait=) would stop this event loop, by which memory comes back: use "
             "'await frames.wait_new(...)' in a coroutine"
         )
+    over = OVER.get()
     woken = threading.Event()
     turn = Turn(size, woken.set)
     ends = _end(turn, timeout)
