@@ -19,6 +19,7 @@ from actors.errors import ActorDead
 from actors.kernel.calls import Caller
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
+from actors.kernel.space import whose
 from actors.messages import Record, Workers
 from transport.bus.address import Address
 from transport.bus.port import Bus
@@ -129,8 +130,12 @@ class Client(Caller):
         self.close()
 
     def close(self) -> None:
-        """What leaving the block does; harmless before it was entered and after it was left."""
-        if self._open:
+        """What leaving the block does; harmless before it was entered and after it was left, and
+        when the client's loop has ended. Raises LocalProtocolError in another thread while that
+        loop runs.
+        """
+        if self._open and not self.runtime.belonging.inherited:
+            self.runtime.check_close()
             self._discovery.stop()
             self.runtime.close("its client was closed")
 
@@ -189,5 +194,7 @@ def read_node(run: str) -> Address:
         return Address(str(name), *map(int, numbers))
     except FileNotFoundError:
         raise ActorDead(f"no node runs in {run}; start one with callhome up") from None
+    except PermissionError as error:
+        raise ActorDead(f"{run}/node.json cannot be read: {whose(run)}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ActorDead(f"{run}/node.json cannot be read: {error}") from error

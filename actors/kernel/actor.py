@@ -32,7 +32,7 @@ from actors.metrics import Counters
 from actors.notices import InspectMemory
 from transport.bus.address import Address
 from transport.context import Context
-from transport.errors import Cancelled, LocalProtocolError, qualified_name, shown
+from transport.errors import CallHomeError, Cancelled, LocalProtocolError, qualified_name, shown
 
 log = logging.getLogger("callhome")
 
@@ -141,6 +141,15 @@ class Actor:
         runtime.serving = self._serving
         runtime.on(Tell, self._told)
         self._worker = tasks.create_task(self._work(), name=f"{runtime.address.name} mailbox")
+        runtime.when_broken = self._broken
+
+    def _broken(self, error: CallHomeError) -> None:
+        """Nobody reaches this actor any more: it fails, and comes back with inboxes of its own."""
+
+        async def fail() -> None:
+            raise error
+
+        self.tasks.create_task(fail(), name=f"{self.name} cannot be reached")
 
     def role(self) -> Role:
         """What answers Opens here; engines bring their own."""
@@ -296,6 +305,15 @@ class Actor:
         self._serving.end(stream, error)
         # Its traceback holds this frame and, with it, what the message held: frames among them.
         error = None
+
+    async def wait_drained(self, limit: float) -> int:
+        """It was asked to stop: let what is under way go on, for ``limit`` seconds at most; how
+        many streams were cut. Handlers of a plain actor are cancelled instead, by ``shut``.
+        """
+        return 0
+
+    def hurry(self) -> None:
+        """It was asked to stop once more: ``wait_drained`` is to return at once."""
 
     def shut(self) -> None:
         """Take no more messages: the mailbox ends, streams end with an error that says so."""

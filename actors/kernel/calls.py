@@ -251,6 +251,7 @@ class Caller:
         Raises LocalProtocolError for an empty id: it would name nothing, or everything.
         """
         _check_id(request_id)
+        self.runtime.check_loop()
         context = self.runtime.home.find(request_id)
         if context is None:
             return False
@@ -299,6 +300,7 @@ class Caller:
         request_id: str | None,
         codec: str | None,
     ) -> Request:
+        self.runtime.check_open()
         parent, now = self.parent, time.monotonic()
         limit = _checked(_given(timeout, None))
         deadline = None if limit is None else now + limit

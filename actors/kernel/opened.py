@@ -200,12 +200,14 @@ class Opened:
     def taken(self, size: int) -> None:
         """The consumer took an item of ``size`` bytes; grants credit when that is due."""
         if self.window.take(size) and self.state.response_open:
+            self.home.runtime.check_loop()
             self.home.grant(self)
 
     async def wait(self) -> None:
         """Wait until an item or the end is there. Raises LocalProtocolError if somebody waits
         already.
         """
+        self.home.runtime.check_loop()
         if self.waiter is not None:
             raise LocalProtocolError("another task is reading this stream; one reader at a time")
         if self.window.taken_items:

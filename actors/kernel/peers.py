@@ -6,18 +6,25 @@ stand in our inbox, and PULL sockets favour nobody: news of a death can overtake
 last items. So a death is told only after the data inbox was found empty twice, ten milliseconds
 apart. The node adds how the process ended; its word is waited for a short while. Used by a runtime,
 on its loop.
+
+Between PID namespaces a pid is somebody else, or nobody. There a connection to the peer's control
+inbox, on which nothing is said, takes the place of the pidfd: the kernel ends it with the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 from collections import OrderedDict
 from collections.abc import Callable
 
-from transport.bus.address import Address
+from actors.kernel.space import knock
+from transport.bus.address import Address, inbox_path
 from transport.bus.port import Port
 from transport.bus.socket import BURST
+from transport.errors import LocalProtocolError
 from transport.shm.segment import start_time as start_time
 
 _SETTLE = 0.010
@@ -25,27 +32,40 @@ _WAIT_REASON = 0.050
 #: A peer that sends without pause from several processes must not hold a verdict for ever.
 _SETTLE_ROUNDS = 20
 _KEPT = 4096
+#: Of those known longest, who are looked at for one that can be forgotten.
+_TRIES = 64
 #: How a process ended when nobody knows better.
 GONE = "its process is gone"
 
+#: Seconds until an inbox that has just ended a connection, or has no place for one, is tried again.
+_AGAIN = 0.1
+_GREETING = 4096
+
+#: A process: pid and start time; or an incarnation of another PID namespace and -1.
+_Key = tuple[int, int]
 OnDown = Callable[[Address, str], None]
 
 
 def alive(address: Address) -> bool:
-    """Whether the process of ``address`` is still the one that had this name."""
+    """Whether the process of ``address``, which is of our own PID namespace, is still the one that
+    had this name; see ``Peers.alive`` for all others.
+    """
     return start_time(address.pid) == address.started
 
 
 class _Watch:
     """One process; several incarnations may live in it (``place="here"``).
 
-    ``fd`` is its pidfd, or -1 when it has ended and only the barrier is left.
+    ``fd`` is its pidfd, or a connection to it; -1 when it has ended (``gone``) and only the barrier
+    is left, or when the next connection is waited for.
     """
 
-    __slots__ = ("addresses", "fd", "rounds", "seen", "since")
+    __slots__ = ("addresses", "fd", "gone", "made", "rounds", "seen", "since")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.gone = False
+        self.made = 0.0
         self.addresses: dict[int, Address] = {}
         self.rounds = 0
         self.seen = -1
@@ -60,7 +80,7 @@ class Peers:
         self._on_down = on_down
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._watches: dict[tuple[int, int], _Watch] = {}
+        self._watches: dict[_Key, _Watch] = {}
         self._reasons: OrderedDict[int, str] = OrderedDict()
         self._dead: OrderedDict[int, str] = OrderedDict()
         self._known: OrderedDict[int, Address] = OrderedDict()
@@ -70,7 +90,17 @@ class Peers:
         """A peer introduced itself; remember where its incarnation is reached."""
         self._known[address.incarnation] = address
         if len(self._known) > _KEPT:
-            self._known.popitem(last=False)
+            self._forget_one()
+
+    def _forget_one(self) -> None:
+        """Anybody can say hello: those that we have to do with are kept."""
+        for _ in range(_TRIES):
+            incarnation, address = next(iter(self._known.items()))
+            watch = self._watches.get((address.pid, address.started))
+            if watch is None or incarnation not in watch.addresses:
+                del self._known[incarnation]
+                return
+            self._known.move_to_end(incarnation)
 
     def find(self, incarnation: int) -> Address | None:
         """The address of a peer that introduced itself."""
@@ -93,16 +123,18 @@ class Peers:
         """
         if address.incarnation in self._dead:
             return False
-        key = (address.pid, address.started)
+        key = self._key(address)
         watch = self._watches.get(key)
         if watch is not None:
             watch.addresses[address.incarnation] = address
-            return watch.fd >= 0
+            return not watch.gone
+        if self._far(address):
+            return self._watch_far(key, address)
         if address.pid == self._pid:
             return True
         try:
             fd = os.pidfd_open(address.pid)
-        except OSError:
+        except (OSError, OverflowError):
             return self._gone(key, address)
         if not alive(address):
             os.close(fd)
@@ -112,15 +144,90 @@ class Peers:
         self._loop.add_reader(fd, self._ended, key)
         return True
 
-    def _gone(self, key: tuple[int, int], address: Address) -> bool:
+    def _gone(self, key: _Key, address: Address) -> bool:
         watch = self._watches[key] = _Watch(-1)
+        watch.gone = True
         watch.addresses[address.incarnation] = address
         watch.since = self._loop.time()
         self.later(0.0, self._settle, key)
         return False
 
+    def alive(self, address: Address) -> bool:
+        """Whether the incarnation's process is there, in whatever PID namespace: asked now."""
+        if not self._far(address):
+            return alive(address)
+        try:
+            self._knock(address).close()
+        except BlockingIOError:
+            return True
+        except (OSError, LocalProtocolError):
+            return False
+        return True
+
+    def _far(self, address: Address) -> bool:
+        return address.space != self._port.address.space
+
+    def _key(self, address: Address) -> _Key:
+        if self._far(address):
+            return address.incarnation, -1  # its pid may be that of somebody here
+        return address.pid, address.started
+
+    def _knock(self, address: Address) -> socket.socket:
+        return knock(inbox_path(self._port.run, address, "c"))
+
+    def _watch_far(self, key: _Key, address: Address) -> bool:
+        watch = self._watches[key] = _Watch(-1)
+        watch.addresses[address.incarnation] = address
+        self._connect(key)
+        return not watch.gone
+
+    def _connect(self, key: _Key) -> None:
+        """Connect to a peer of another PID namespace, for the first time or again."""
+        watch = self._watches.get(key)
+        if watch is None or watch.gone or watch.fd >= 0:
+            return
+        try:
+            caller = self._knock(next(iter(watch.addresses.values())))
+        except BlockingIOError:
+            self.later(_AGAIN, self._connect, key)  # there, and crowded
+        except (OSError, LocalProtocolError):
+            watch.gone = True
+            watch.since = self._loop.time()
+            self.later(0.0, self._settle, key)
+        else:
+            watch.fd = caller.detach()
+            watch.made = self._loop.time()
+            self._loop.add_reader(watch.fd, self._heard, key)
+
+    def _heard(self, key: _Key) -> None:
+        """ZeroMQ's greeting, which is nothing to us, or the end of the connection."""
+        watch = self._watches[key]
+        with contextlib.suppress(OSError):
+            if os.read(watch.fd, _GREETING):
+                return
+        self._loop.remove_reader(watch.fd)
+        os.close(watch.fd)
+        watch.fd = -1
+        # The process is gone, or ZeroMQ has lost patience with us: the next one tells.
+        soon = self._loop.time() - watch.made < _AGAIN
+        self.later(_AGAIN if soon else 0.0, self._connect, key)
+
     def lost(self, address: Address, reason: str) -> None:
-        """Nothing can be sent to a living peer: for this side it is as good as dead."""
+        """Nothing can be sent to a peer, dead or alive: for this side it is as good as dead, behind
+        what it had sent.
+        """
+        if address.incarnation in self._dead or not self.watch(address):
+            return
+        if address.pid == self._pid:
+            self._lost(address, reason)
+        else:
+            self.later(_SETTLE, self._lost, address, reason)
+
+    def _lost(self, address: Address, reason: str) -> None:
+        self._port.poll_data()
+        watch = self._watches.get((address.pid, address.started))
+        if watch is not None:
+            watch.addresses.pop(address.incarnation, None)
         if address.incarnation not in self._dead:
             self._dead_now(address, reason)
 
@@ -129,9 +236,12 @@ class Peers:
         address = self._known.get(incarnation)
         if address is None or incarnation in self._dead:
             return
-        watch = self._watches.get((address.pid, address.started))
+        key = self._key(address)
+        watch = self._watches.get(key)
         if watch is not None:
             watch.addresses.pop(incarnation, None)
+            if not watch.addresses and self._far(address):
+                self._forget(key)  # a connection is to one incarnation, a pidfd to all of them
         self._dead_now(address, "it has closed")
 
     def reason(self, address: Address, reason: str) -> None:
@@ -140,15 +250,22 @@ class Peers:
         if len(self._reasons) > _KEPT:
             self._reasons.popitem(last=False)
 
-    def _ended(self, key: tuple[int, int]) -> None:
+    def _forget(self, key: _Key) -> None:
+        watch = self._watches.pop(key)
+        if watch.fd >= 0:
+            self._loop.remove_reader(watch.fd)
+            os.close(watch.fd)
+
+    def _ended(self, key: _Key) -> None:
         watch = self._watches[key]
         self._loop.remove_reader(watch.fd)
         os.close(watch.fd)
-        watch.fd = -1  # what it has sent may still come, but nobody will read what it is sent
+        watch.fd = -1
+        watch.gone = True  # what it has sent may still come, but nobody will read what it is sent
         watch.since = self._loop.time()
         self._settle(key)
 
-    def _settle(self, key: tuple[int, int]) -> None:
+    def _settle(self, key: _Key) -> None:
         """One round of the barrier: empty twice, and the reason known or waited for long enough."""
         watch = self._watches.get(key)
         if watch is None:
@@ -194,9 +311,10 @@ class Peers:
         self._timers.clear()
         for watch in self._watches.values():
             for address in watch.addresses.values():
-                if not alive(address):  # nobody will read: the port need not linger for it
+                if not self.alive(address):  # nobody will read: the port need not linger for it
                     self._port.forget(address.incarnation)
             if watch.fd >= 0:
-                self._loop.remove_reader(watch.fd)
+                if not self._loop.is_closed():
+                    self._loop.remove_reader(watch.fd)
                 os.close(watch.fd)
         self._watches.clear()

@@ -198,6 +198,7 @@ class ResponseStream:
 
         One that has not begun with this stream never does, and the stream ends without an item.
         """
+        self._runtime.check_loop()
         self.context.stop(reason)
 
     def kill(self, reason: str = "killed by its caller") -> None:
@@ -209,6 +210,7 @@ class ResponseStream:
         self._leave("closed by its caller")
 
     def _leave(self, reason: str) -> None:
+        self._runtime.check_loop()
         stream = self._stream
         if stream is None:
             self.context.kill(reason)
@@ -247,6 +249,7 @@ class DuplexStream(ResponseStream):
         on). Raises EncodeError (nothing was sent, the stream goes on), LocalProtocolError after
         ``end``, Cancelled when the engine has ended the stream, and the stream's own error.
         """
+        self._runtime.check_loop()
         attempts = self._sent.attempts
         if attempts is not None and attempts.spoken is not None:
             await self._send_kept(item, attempts.spoken)
@@ -301,6 +304,7 @@ class DuplexStream(ResponseStream):
 
     async def end(self) -> None:
         """Our last word; answers go on arriving. A second call does nothing."""
+        self._runtime.check_loop()
         stream = self._newest()
         self._sent.said_last = True
         if stream.replay is not None:

@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from actors.config import Settings
 from actors.errors import ActorDead
 from actors.kernel.beats import Vigil
+from actors.kernel.belonging import Belonging
 from actors.kernel.home import Home
 from actors.kernel.keeping import Keeping
 from actors.kernel.links import Links
 from actors.kernel.mailbox import GO, HOLD, HOLD_ALL
 from actors.kernel.peers import GONE, Peers, start_time
+from actors.kernel.space import space_beside
 from actors.kernel.watchful import Watchful
 from actors.messages import Bye, Down, Hello
 from transport.bus.address import Address
 from transport.bus.guard import Guard
 from transport.bus.port import Bus, Port
-from transport.errors import EncodeError, LocalProtocolError, RemoteProtocolError
-from transport.payload import Encoded, decode_payload, encode_payload
+from transport.errors import CallHomeError, EncodeError, PeerLost, RemoteProtocolError
+from transport.payload import Encoded, decode_payload, encode_payload, inline_kept
 from transport.shm.memory import Memory
 from transport.wire.message import Message
 
@@ -73,7 +75,8 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         self._table: dict[type, Callable[[int, Any], None]] = {}
         pid = os.getpid()
-        self.address = Address(name, incarnation or secrets.randbits(62) + 1, pid, start_time(pid))
+        incarnation = incarnation or secrets.randbits(62) + 1
+        self.address = Address(name, incarnation, pid, start_time(pid), space_beside(run))
         try:
             self.port = Port(
                 self.bus,
@@ -106,13 +109,24 @@ class Runtime:
         self.timers: list[Callable[[float], bool]] = []
         self._payload_limit = self.settings.payload_limit
         self._serial, self._closed = 0, False
+        #: Closed, in a forked child, or cut off: ``check_open`` says which.
+        self.shut = False
+        #: Called with the reason when others reach our inboxes no longer.
+        self.when_broken: Callable[[CallHomeError], None] = lambda error: None
+        self.belonging = Belonging(self, self._loop)
         self._want_hold, self._holds = GO, False
         self._ticking: asyncio.TimerHandle | None = None
 
     def _hear_of_peers(self) -> None:
-        self.on(Hello, lambda sender, m: self.peers.note(m.address))
+        self.on(Hello, self._hello)
         self.on(Bye, lambda sender, m: self.peers.left(sender))
         self.on(Down, lambda sender, m: self.peers.reason(m.address, m.reason))
+
+    def _hello(self, sender: int, m: Hello) -> None:
+        known = self.peers.find(sender)
+        if m.address.incarnation != sender or (known is not None and known != m.address):
+            raise RemoteProtocolError(f"{m.address} claims to be somebody else")
+        self.peers.note(m.address)
 
     @property
     def memory(self) -> Memory:
@@ -146,7 +160,10 @@ class Runtime:
             raise ActorDead(
                 f"{to} is dead: {self.peers.death(to) or GONE}; look it up again after its restart"
             )
-        self.port.send(to, message, control, size, bounded=True)
+        try:
+            self.port.send(to, message, control, size, bounded=True)
+        except PeerLost as error:
+            raise ActorDead(error.message) from None
 
     def new_id(self) -> str:
         """A request id for a caller that brings none; no other request of this node has it."""
@@ -154,18 +171,21 @@ class Runtime:
         return f"{self.address.incarnation & 0xFFFFFFFF:x}-{self._serial}"
 
     def check_open(self) -> None:
-        """Raise LocalProtocolError once this runtime has closed, and on another event loop than its
-        own: nothing would ever answer.
+        """Raise LocalProtocolError once this runtime has closed, on another event loop than its own
+        and in a forked child: nothing would ever answer. ConnectionLost when its inboxes are gone.
         """
-        if asyncio._get_running_loop() is not self._loop:
-            raise LocalProtocolError(
-                f"{self.address.name} belongs to another event loop; open a client on the loop "
-                "that uses it"
-            )
-        if self._closed:
-            raise LocalProtocolError(
-                f"{self.address.name} is closed; use a client inside its 'async with' block"
-            )
+        if asyncio._get_running_loop() is not self._loop or self.shut:
+            raise self.belonging.misuse()
+
+    def check_loop(self) -> None:
+        """As ``check_open``, for what may be done behind the end."""
+        if asyncio._get_running_loop() is not self._loop or self.belonging.inherited:
+            raise self.belonging.misuse()
+
+    def check_close(self) -> None:
+        """As ``check_loop``, where a loop that does not run any more is no obstacle."""
+        if asyncio._get_running_loop() is not self._loop and self._loop.is_running():
+            raise self.belonging.misuse()
 
     def hold_data(self, level: int) -> None:
         """Hold back the data inbox, or go on, for a full mailbox; see ``actors.kernel.mailbox``."""
@@ -199,6 +219,8 @@ class Runtime:
             for handle in encoded.handles:
                 memory.unexport(handle)
             raise self._too_large(root, str(len(encoded.data)))
+        if encoded.handles and memory.offers.inline:
+            encoded = inline_kept(encoded, memory)
         return encoded
 
     def _too_large(self, root: str, size: str) -> EncodeError:
@@ -291,15 +313,21 @@ class Runtime:
         log.error("%s: %s failed", self.address.name, what, exc_info=error)
 
     def close(self, reason: str = "this side closes") -> None:
-        """End everything: streams opened here are killed, sockets and memory go."""
-        if self._closed:
+        """End everything: streams opened here are killed, sockets and memory go. Raises
+        LocalProtocolError while its loop runs and this is another thread.
+        """
+        if self._closed or self.belonging.inherited:
             return
+        self.check_close()
+        self.belonging.close()
+        if self._loop.is_closed():
+            self.port.last_words()
         self.home.close(reason)
         self.links.send_releases()
         # Also to those who only sent to us: an engine's sockets must not outlive its callers.
         for address in {*self.port.peers(), *self.peers.known()}:
             self.port.send(address, Bye())
-        self._closed = True
+        self._closed = self.shut = True
         if self._ticking is not None:
             self._ticking.cancel()
         self.peers.close()

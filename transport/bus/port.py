@@ -335,7 +335,7 @@ class Port:
         messages, box.messages, box.size = box.messages, [], 0
         if port is None:
             return
-        if not port._local and not at_once:
+        if not port._local and not at_once and not self._loop.is_closed():
             self._loop.call_soon(port._deliver_local)
         port._local.append((self.address.incarnation, messages))
         if at_once:
@@ -384,6 +384,10 @@ class Port:
         self._bus.ports.pop(self.address.incarnation, None)
         if not self.fault():
             remove_inboxes(self.run, self.address)
+
+    def last_words(self) -> None:
+        """The loop has closed: from here to ``close`` nothing is left to a later turn."""
+        self._flush_planned = True
 
     def forked(self) -> None:
         """In a forked child: the sockets and their files are the parent's."""
