@@ -1,4 +1,4 @@
-"""``python -m perf run``, ``python -m perf compare`` and ``python -m perf versus``."""
+"""``python -m perf run``, ``compare``, ``versus``, ``fuzz`` and ``chaos``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perf import versus
+from perf.chaos.command import add_chaos, chaos
 from perf.checks import judge
-from perf.compare import comparison
-from perf.figures import from_lines, to_lines
+from perf.comparing import add_compare, compare
+from perf.figures import to_lines
+from perf.fuzz import add_fuzz, fuzz
 from perf.harness import SUITES, Options, render, run
 from perf.plan import PerfError, Plan
 
@@ -64,11 +66,6 @@ _VERSUS_END = """\
 examples:
   python -m perf versus dynamo --python dynamo-venv/bin/python --suite plane.unary,plane.stream
   python -m perf versus dynamo --repeat 5 --loop uvloop
-"""
-_COMPARE = """\
-Prints the ratio of every figure that two `run --json` files share. A figure is better or worse
-only when the ranges of the two runs do not touch; `by floor` takes out a machine that was slower
-as a whole.
 """
 
 
@@ -129,11 +126,9 @@ def parser() -> argparse.ArgumentParser:
         help="multiply the amount of work; below 1 for smoke tests only",
     )
     _add_versus(commands)
-    compares = commands.add_parser(
-        "compare", help="ratios of two runs", description=_COMPARE, formatter_class=shape
-    )
-    compares.add_argument("before", type=Path)
-    compares.add_argument("after", type=Path)
+    add_fuzz(commands)
+    add_chaos(commands)
+    add_compare(commands, _cores, _positive)
     return top
 
 
@@ -238,11 +233,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(parsed)
         if parsed.command == "versus":
             return _versus(parsed)
-        before, after = (from_lines(path.read_text())[0] for path in (parsed.before, parsed.after))
+        if parsed.command == "chaos":
+            return chaos(parsed)
+        if parsed.command == "fuzz":
+            code, text = fuzz(parsed, _say)
+            sys.stdout.write(text)
+            return code
+        return compare(parsed, _say)
     except (OSError, ValueError, PerfError, argparse.ArgumentTypeError) as error:
         top.error(str(error))
-    sys.stdout.write(comparison(before, after))
-    return 0
 
 
 if __name__ == "__main__":

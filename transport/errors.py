@@ -28,6 +28,7 @@ nobody here knows becomes a plain ``CallHomeError`` that keeps the code.
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any, ClassVar
 
 _MAX_TEXT = 16_384
@@ -215,11 +216,35 @@ def read_error(values: list[Any]) -> CallHomeError:
     """The error that a peer ended a stream with; one that makes no sense is the peer's fault."""
     try:
         code, message, details = values
-        details = {str(key): str(value) for key, value in details.items()}
-        return from_wire(str(code), str(message), details)
+        details = {_word(key): _word(value) for key, value in details.items()}
+        return from_wire(_word(code), _word(message), details)
     except (TypeError, ValueError, AttributeError):
-        text = str(values)[:200]
+        text = described(values)
         return RemoteProtocolError(f"a stream ended with an error that cannot be read: {text}")
+
+
+def _word(value: object) -> str:
+    return value if type(value) is str else described(value)
+
+
+class _Described(reprlib.Repr):
+    """Never deeper or longer than a person reads: a value of a peer may be nested so deep that
+    ``repr`` has no stack left for it."""
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        return repr(value[: self.maxstring])
+
+
+_described = _Described()
+_described.maxlevel = 4
+_described.maxstring = _described.maxother = 100
+
+
+def described(value: object, most: int = 200) -> str:
+    """A value that a peer has sent, in at most ``most`` characters, for an error that refuses it;
+    it never fails on a plain value.
+    """
+    return _described.repr(value)[:most]
 
 
 def shown(name: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from actors.messages import Record, Report
 from transport.bus.address import Address
-from transport.errors import RemoteProtocolError
+from transport.errors import RemoteProtocolError, described
 
 #: A stream: its home's incarnation and its number there.
 Key = tuple[int, int]
@@ -228,12 +228,18 @@ class Occupancy:
             worker.changed()
         settled: list[tuple[Key, str]] = []
         for each in report.ended:
-            if len(each) != 3:
-                raise RemoteProtocolError("a settled stream is named by home, number and code")
-            key = (each[0], each[1])
-            if self._booked.get(key) is worker:  # nobody settles the streams of others
+            try:
+                home, stream, code = each
+                key = (home, stream)
+                booked = self._booked.get(key)
+            except (TypeError, ValueError):
+                told = described(each)
+                raise RemoteProtocolError(
+                    f"a settled stream is named by home, number and code, and not as {told}"
+                ) from None
+            if booked is worker:  # nobody settles the streams of others
                 self._settle(key)
-                settled.append((key, str(each[2])))
+                settled.append((key, code if type(code) is str else described(code, 40)))
         return settled
 
     def hear(

@@ -15,7 +15,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from transport.errors import CallHomeError, EngineError, RemoteProtocolError, from_wire
+from transport.errors import (
+    CallHomeError,
+    EngineError,
+    RemoteProtocolError,
+    described,
+    from_wire,
+)
 
 _MAX_TEXT: Final = 16_384
 _MAX_CHAIN: Final = 16
@@ -185,7 +191,7 @@ def _class_and_reason(fields: Mapping[str, Any]) -> tuple[str, str]:
     """The newer pair if it is there, or what the legacy type says; neither means internal."""
     cls, reason = fields.get("class"), fields.get("reason")
     if cls is not None:
-        return str(cls), reason if type(reason) is str else ""
+        return cls if type(cls) is str else described(cls), reason if type(reason) is str else ""
     kind = _legacy_type(fields)
     return _TYPES.get(kind, "Internal"), _TYPE_REASONS.get(kind, "")
 

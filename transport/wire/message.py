@@ -16,7 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgpack
 
-from transport.errors import LocalProtocolError, RemoteProtocolError
+from transport.errors import LocalProtocolError, RemoteProtocolError, described
 
 Message = tuple[Any, ...]
 _T = TypeVar("_T", bound=type)
@@ -33,6 +33,9 @@ _LARGE = 16_384
 #: A packer or unpacker that had to grow beyond this, in bytes, is not kept: it would never shrink.
 _KEPT = 16 << 20
 _BYTES = frozenset([bytes])
+#: Faults after which a batch is noise: an error for each of its bytes would take 700 times its size
+#: and hold up the loop for as long.
+_MOST_FAULTS = 1000
 
 
 def message(tag: int) -> Callable[[_T], _T]:
@@ -322,11 +325,19 @@ def _readable(objects: list[Any]) -> tuple[list[Message], list[RemoteProtocolErr
     """The messages among unpacked objects, and what is wrong with the others."""
     messages: list[Message] = []
     faults: list[RemoteProtocolError] = []
-    for values in objects:
+    for index, values in enumerate(objects, 1):
         try:
             messages.append(_build(values))
         except RemoteProtocolError as fault:
             faults.append(fault)
+            if len(faults) == _MOST_FAULTS and index < len(objects):
+                faults.append(
+                    RemoteProtocolError(
+                        f"{len(objects) - index} further messages of a batch are dropped: "
+                        f"{_MOST_FAULTS} before them have no meaning"
+                    )
+                )
+                break
     return messages, faults
 
 
@@ -335,5 +346,5 @@ def _build(values: Any) -> Message:
         raise RemoteProtocolError("a message is not an array with a tag")
     build = _builders.get(values[0]) if type(values[0]) is int else None
     if build is None:
-        raise RemoteProtocolError(f"unknown message tag {str(values[0])[:40]}")
+        raise RemoteProtocolError(f"unknown message tag {described(values[0], 40)}")
     return build(values[1:])

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 MAX_DEPTH: Final = 128
@@ -24,6 +24,8 @@ ends."""
 
 MAX_INT_BITS: Final = 8192
 """Bits of the largest integer, without its sign."""
+
+_Clock = TypeVar("_Clock", datetime, time)
 
 MAX_OPAQUE_KIND: Final = 95
 """Largest ``kind`` of an ``Opaque``."""
@@ -125,7 +127,14 @@ def _dump_datetime(value: datetime) -> str:
 
 def _load_datetime(text: str) -> datetime:
     value = datetime.fromisoformat(text.removesuffix("~"))
-    return value.replace(fold=1) if text.endswith("~") else value
+    return _folded(value) if text.endswith("~") else value
+
+
+def _folded(value: _Clock) -> _Clock:
+    """The second of two equal readings of a clock; where an offset stands there is only one."""
+    if value.tzinfo is not None:
+        raise ValueError("a fold beside an offset from UTC")
+    return value.replace(fold=1)
 
 
 def _dump_time(value: time) -> str:
@@ -137,7 +146,7 @@ def _dump_time(value: time) -> str:
 
 def _load_time(text: str) -> time:
     value = time.fromisoformat(text.removesuffix("~"))
-    return value.replace(fold=1) if text.endswith("~") else value
+    return _folded(value) if text.endswith("~") else value
 
 
 def _dump_timedelta(value: timedelta) -> str:
