@@ -27,8 +27,9 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 _PREFIX = "CALLHOME_"
-#: Variables that begin so belong to the test-suite and to perf, and are no settings.
-_RESERVED = ("CALLHOME_TEST_", "CALLHOME_PERF_")
+#: Variables that begin so belong to the test-suite, to perf and to what marks the processes of a
+#: node (``actors.kernel.exits``), and are no settings.
+_RESERVED = ("CALLHOME_TEST_", "CALLHOME_PERF_", "CALLHOME_ACTOR")
 _SIZE = re.compile(r"(\d+)\s*(B|KiB|MiB|GiB)?")
 _HOST = re.compile(r"[A-Za-z0-9_.:%-]{1,253}")
 _HOST_PORT = re.compile(

@@ -63,7 +63,7 @@ PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 PATIENCE: Final = 10.0
 
-_REFUSED: Final = frozenset({"overloaded", "worker.unavailable"})
+_REFUSED: Final = frozenset({"overloaded", "worker.unavailable", "draining"})
 _LOST: Final = frozenset({"connection.peer", "worker.lost"})
 _BROKEN: Final = frozenset(
     {"connection.lost", "connection.peer", "connection.callback", "worker.lost", "actor.dead"}

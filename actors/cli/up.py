@@ -21,7 +21,7 @@ from actors.cluster.script import load_spec
 from actors.cluster.spec import NodeSpec
 from actors.config import Settings, host_port
 from actors.errors import CallHomeError, ConnectionLost, SpecError
-from actors.kernel.spawn import Exit
+from actors.kernel.exits import Exit
 from actors.messages import Inspect
 
 #: Seconds between two looks whether other nodes are known: the first, and the longest.
@@ -76,12 +76,13 @@ async def _keep(cluster: Cluster, spec: NodeSpec) -> int:
                 await asyncio.wait({late})
             if ended is None:
                 say("stopping; once more ends it by force")
-    if ended is None or ended.clean:
-        say(f"node {cluster.name}/{spec.name} has stopped")
-        return 0
     name = f"{cluster.name}/{spec.name}"
+    if ended is None or ended.clean:
+        say(f"node {name} has stopped")
+        return 128 + signal.SIGINT if interrupts.number == signal.SIGINT else 0
     say(f"error: node {name} ended by itself: {ended}; see its output above, start it again")
-    return FAILED
+    # Of an essential actor, where that was why.
+    return ended.code if ended.code > 0 else FAILED
 
 
 async def _wait(cluster: Cluster, stopping: asyncio.Event) -> Exit | None:

@@ -25,6 +25,11 @@ class Checked:
         """What no field shows alone: the process that an actor placed here lives in is not ours."""
         if getattr(self, "place", "") != "here":
             return
+        if getattr(self, "essential", False):
+            raise SpecError(
+                f"{where}.essential: not together with place='here': the node neither restarts nor "
+                "ends with what lives in the caller's process; use place='process'"
+            )
         for name in ("cpus", "env"):
             if getattr(self, name, None):
                 raise SpecError(

@@ -22,12 +22,13 @@ from actors.discovery.directory import DirectoryDiscovery
 from actors.discovery.lookup import NodeLookup
 from actors.discovery.merged import MergedDiscovery
 from actors.discovery.registry import RegistryDiscovery
-from actors.errors import SpecError
+from actors.errors import CallHomeError, SpecError
 from actors.kernel.actor import Actor
 from actors.kernel.beats import Heart
 from actors.kernel.lines import name_lines
 from actors.kernel.runtime import Runtime
 from actors.kernel.stage import StageError
+from actors.messages import Withdraw
 from transport.bus.address import Address
 from transport.bus.port import Bus
 from transport.wire.adapter import load_adapter
@@ -214,39 +215,74 @@ def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _only(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> None:
-    """Run the actor of a child spec until SIGTERM. Raises StageError when it does not come up or
-    fails later.
+class _Stopping:
+    """What ends an actor that serves: SIGTERM, or for a node the loss of an essential child."""
+
+    def __init__(self, starting: asyncio.Task[Any]) -> None:
+        self._starting = starting
+        self._asked = asyncio.Event()
+        #: The exit code of the process.
+        self.code = 0
+        #: The actor, while it serves.
+        self.actor: Actor | None = None
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    def terminate(self) -> None:
+        """SIGTERM: end the wait for the end, or the start that has not come so far; a second one
+        ends the time that streams have.
+        """
+        if self.actor is None:
+            self._starting.cancel()
+        elif self.asked:
+            self.actor.hurry()
+        self._asked.set()
+
+    def leave(self, code: int) -> None:
+        """The actor wants to end, with this exit code."""
+        self.code = code
+        self._asked.set()
+
+    async def wait(self, spec: dict[str, Any], actor: Actor, runtime: Runtime) -> None:
+        """Returns when the actor is to stop, and what was under way has ended or used up its
+        time.
+        """
+        await self._asked.wait()
+        if spec["role"] == "engine" and spec.get("supervisor") is not None:
+            withdraw = Withdraw(runtime.address.incarnation, "it stops")
+            with contextlib.suppress(CallHomeError):  # a node that is gone needs no word
+                runtime.send(Address(*spec["supervisor"]), withdraw, control=True)
+        await actor.wait_drained(runtime.settings.drain_limit)
+
+
+async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> int:
+    """Run the actor of a child spec until SIGTERM; the exit code of its process. Raises StageError
+    when it does not come up or fails later.
     """
     name_lines(spec["name"])
-    loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
     assert starting is not None
-    stopping = asyncio.Event()
-
-    def terminate() -> None:
-        """SIGTERM: end the wait for the end, or the start that has not come so far."""
-        stopping.set()
-        if not serves:
-            starting.cancel()
-
-    serves = False
-    loop.add_signal_handler(signal.SIGTERM, terminate)
+    stopping = _Stopping(starting)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.terminate)
     actor = make_actor(spec)
     if spec["role"] == "node":
         actor.progress = progress
+        actor.leave = stopping.leave  # type: ignore[attr-defined]
     try:
         async with running(spec, actor) as (_, runtime):
-            serves = True
+            stopping.actor = actor
             # What start-up has made lives as long as the process: no collection need look at it.
             gc.collect()
             gc.freeze()
             ready(runtime.address, facts_of(spec, actor))
-            await stopping.wait()
+            await stopping.wait(spec, actor, runtime)
     except asyncio.CancelledError:
-        if not stopping.is_set():
+        if not stopping.asked:
             raise
     except StageError:
         raise
     except Exception as error:
         raise StageError("exit", error) from error
+    return stopping.code

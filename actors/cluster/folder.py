@@ -28,10 +28,14 @@ from actors.config import FOLDER_NAME
 from actors.errors import NameTaken, SpecError
 from actors.kernel.descriptors import raised
 from actors.kernel.peers import alive
+from actors.kernel.space import own_space, whose
 from transport.bus.address import Address
 
 _LOCK = "lock"
 _NODE = "node.json"
+#: Bytes of the claim in which its maker's pid stands, and of what may stand behind them.
+_PID_ROOM = 64
+_WORD = 65_536
 #: A folder may vanish between our mkdir and our open when its last node is just leaving.
 _ATTEMPTS = 20
 _PAUSE = 0.005
@@ -41,7 +45,8 @@ _PAUSE = 0.005
 class NodeInfo:
     """What ``node.json`` says; ``children`` are the addresses of the processes it had started.
 
-    ``listen`` is the ``host:port`` at which other nodes reach it, "" when it has no ingress.
+    ``listen`` is the ``host:port`` at which other nodes reach it, "" when it has no ingress;
+    ``space`` is the PID namespace that the addresses are of (see ``actors.kernel.space``).
     """
 
     cluster: str
@@ -50,11 +55,17 @@ class NodeInfo:
     address: Address
     children: tuple[Address, ...] = ()
     listen: str = ""
+    space: int = 0
+
+    @property
+    def near(self) -> bool:
+        """Its pids mean something to us: it runs in our PID namespace."""
+        return self.space in (0, own_space())
 
     @property
     def alive(self) -> bool:
         """The node's process still runs (a zombie does not)."""
-        return alive(self.address)
+        return alive(self.address) if self.near else locked(self.folder)
 
 
 def node_folder(root: str, cluster: str, node: str) -> str:
@@ -149,7 +160,7 @@ class Claim:
 
 def _claimer(folder: str) -> str:
     try:
-        return Path(folder, _LOCK).read_text()
+        return Path(folder, _LOCK).read_text().partition("\0")[0]
     except OSError:
         return ""
 
@@ -176,6 +187,52 @@ def try_lock(folder: str, *, create: bool = False) -> int:
     return fd
 
 
+def leave_word(fd: int, killed: list[str]) -> None:
+    """Write into the claim of a node that ends whom it had to kill, for whoever waits for its end.
+
+    ``fd`` is the claim's descriptor. Never raises: a full disk must not keep a node from ending.
+    """
+    with contextlib.suppress(OSError):
+        os.pwrite(fd, json.dumps(killed).encode()[:_WORD], _PID_ROOM)
+
+
+def open_word(folder: str) -> int:
+    """A descriptor from which ``read_word`` reads once the node has ended; -1 where there is no
+    claim. The caller closes it.
+    """
+    try:
+        return os.open(os.path.join(folder, _LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return -1
+
+
+def read_word(fd: int) -> list[str]:
+    """Whom a node that has ended had to kill."""
+    try:
+        told = json.loads(os.pread(fd, _WORD, _PID_ROOM) or b"[]")
+    except (OSError, ValueError):
+        return []
+    return [str(each) for each in told] if isinstance(told, list) else []
+
+
+def locked(folder: str) -> bool:
+    """Whether a process holds the folder's lock, in whatever PID namespace it may be.
+
+    Looks with a shared lock, for a moment, so that others who look see no owner in us.
+    """
+    try:
+        fd = os.open(os.path.join(folder, _LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def write_info(info: NodeInfo) -> None:
     """Put ``info`` into its folder in one step, readable by its owner only."""
     path = os.path.join(info.folder, _NODE)
@@ -196,16 +253,17 @@ def read_info(folder: str) -> NodeInfo | None:
             address=_address(data["address"]),
             children=tuple(_address(each) for each in data["children"]),
             listen=str(data.get("listen", "")),
+            space=int(data.get("space", 0)),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _address(fields: list[object]) -> Address:
-    name, incarnation, pid, started = fields
-    if not all(isinstance(each, int) for each in (incarnation, pid, started)):
+    name, *numbers = fields
+    if not all(isinstance(each, int) for each in numbers):
         raise TypeError("not an address")
-    return Address(str(name), incarnation, pid, started)  # type: ignore[arg-type]
+    return Address(str(name), *numbers)  # type: ignore[arg-type]
 
 
 def remove_folder(folder: str) -> None:
@@ -231,6 +289,20 @@ def _listdir(path: str) -> list[str]:
         return os.listdir(path)
     except OSError:
         return []
+
+
+def barred(root: str) -> str:
+    """What keeps us from looking for nodes below ``root``, with the path and both users; "" if
+    nothing does.
+    """
+    paths = [root]
+    for cluster in sorted(_listdir(root)):
+        path = os.path.join(root, cluster)
+        paths += [path, *(os.path.join(path, node) for node in sorted(_listdir(path)))]
+    for path in paths:
+        if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK, effective_ids=True):
+            return whose(path)
+    return ""
 
 
 def live_nodes(root: str) -> list[NodeInfo]:

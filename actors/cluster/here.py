@@ -34,6 +34,7 @@ from actors.kernel.runtime import Runtime
 from actors.kernel.spawn import OWN_ROLES
 from actors.kernel.stage import StageError
 from actors.messages import Added, Inspect, Publish, Record, Snapshot, Withdraw
+from actors.notices import Drain, Drained
 from transport.bus.address import Address
 from transport.bus.port import Bus
 
@@ -42,6 +43,8 @@ _T = TypeVar("_T")
 
 #: Seconds between two questions whether nodes have met.
 _MEETING: Final = 0.05
+#: Seconds beyond the limit for streams in which a node that is well has told that they have ended.
+_DRAINED: Final = 1.5
 
 
 class _Contained(Coroutine[Any, Any, _T]):
@@ -189,6 +192,7 @@ class Outpost:
         self._discovery = RegistryDiscovery(self._runtime, node)
         self._lookup = NodeLookup(self._discovery, self._runtime.vigil.well)
         await self._lookup.start()
+        self._runtime.lookup = self._lookup
         for instance in here(self._spec):
             await self._place(instance, folder)
 
@@ -284,6 +288,28 @@ class Outpost:
         client = Client(run=self._folder, settings=settings, name=name, bus=self._bus)
         self._clients.append(client)
         return client
+
+    async def wait_drained(self) -> None:
+        """Where actors are placed here: have the node end what is under way, as long as they and
+        all others serve. Elsewhere the node does so when it is told to stop.
+        """
+        if not self._placed or self._runtime is None:
+            return
+        limit = self._spec.settings.drain_limit
+        done = asyncio.Event()
+
+        def gone(address: Address, reason: str) -> None:
+            if address == self._node:
+                done.set()
+
+        self._runtime.on(Drained, lambda sender, message: done.set())
+        self._runtime.when_down.append(gone)
+        try:
+            self._runtime.send(self._node, Drain(limit), control=True)
+            async with asyncio.timeout(limit + _DRAINED):
+                await done.wait()
+        except (CallHomeError, TimeoutError) as error:
+            log.info("the streams of %s were not waited for: %s", self._node, error)
 
     async def stop(self) -> None:
         """Stop what is placed here, last started first, then leave the node."""

@@ -1,7 +1,7 @@
 """Start a cluster from a script, and leave nothing of it behind.
 
-``Cluster`` is what launcher scripts and ``callhome up`` use; ``find_node`` and ``stop_node`` serve
-the other commands, which meet a node that somebody else has started.
+``Cluster`` is what launcher scripts and ``callhome up`` use; ``find_node`` serves the other
+commands, which meet a node that somebody else has started.
 
 Every node is a process of its own (``actors.cluster.node``), so a launcher that is killed takes its
 nodes with it and not the other way round: a node ends when its launcher does, in order if there is
@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,20 +22,25 @@ from typing import Final, Self
 
 from actors.client import Client
 from actors.cluster.cores import parse_cores, plan
-from actors.cluster.folder import Claim, NodeInfo, live_nodes, read_info, remove_folder
+from actors.cluster.first import First
+from actors.cluster.folder import (
+    Claim,
+    NodeInfo,
+    barred,
+    live_nodes,
+    read_info,
+    remove_folder,
+)
 from actors.cluster.here import Outpost
-from actors.cluster.plan import ROUNDS, node_child
+from actors.cluster.plan import MARGIN, ROUNDS, node_child, patience
 from actors.cluster.spec import NodeSpec
-from actors.cluster.sweep import sweep_claimed, sweep_folder, sweep_outside
+from actors.cluster.sweep import sweep_claimed, sweep_folder, sweep_stale
 from actors.config import FOLDER_NAME, Settings
 from actors.errors import ActorDead, LocalProtocolError, SpecError
-from actors.kernel.peers import alive
+from actors.kernel.exits import Exit
 from actors.kernel.ref import Ref
-from actors.kernel.spawn import Child, Exit, Launch
-from transport.bus.address import Address
+from actors.kernel.spawn import Child, Launch
 
-#: What a node needs on top of its actors' own times, in seconds.
-_MARGIN: Final = 3.0
 _OUTSIDE: Final = "the cluster is not running; use it inside its 'async with' block"
 
 Progress = Callable[[str], None]
@@ -83,8 +87,8 @@ class _Node:
 
     @property
     def patience(self) -> float:
-        """Seconds that stopping may take when every actor uses up its grace time."""
-        return ROUNDS * self.spec.settings.stop_grace + _MARGIN
+        """Seconds that stopping may take."""
+        return patience(self.spec.settings)
 
     def launch(self) -> None:
         """Claim the name and start the process. Raises NameTaken, SpecError, SpawnError."""
@@ -94,8 +98,8 @@ class _Node:
         try:
             for line in sweep_claimed(claim.folder):
                 self._tell(f"left by a dead node: {line}")
-            for line in sweep_outside(self.spec.settings.run):
-                self._tell(f"left by a client that was killed: {line}")
+            for line in sweep_stale(self.spec.settings.run):
+                self._tell(f"left by another that was killed: {line}")
             spec = node_child(self.spec, self.cluster, claim.folder, claim.fd, self._cpus)
             launch = Launch(
                 spec=spec,
@@ -104,7 +108,7 @@ class _Node:
                 fds=(claim.fd,),
             )
             child = Child(launch, self._tell)
-            child.launch(ROUNDS * self.spec.settings.start_timeout + _MARGIN)
+            child.launch(ROUNDS * self.spec.settings.start_timeout + MARGIN)
             self._child = child
         except BaseException:
             remove_folder(claim.folder)
@@ -161,7 +165,13 @@ class _Node:
         outpost, self._outpost = self._outpost, None
         try:
             if outpost is not None:
-                await outpost.stop()
+                try:
+                    await outpost.wait_drained()
+                except asyncio.CancelledError:
+                    self.child.kill()  # whoever waits has lost patience
+                    raise
+                finally:
+                    await outpost.stop()
         finally:
             await self._end()
 
@@ -211,8 +221,10 @@ class Cluster:
         tell = _print_progress if progress is True else progress or None
         self._nodes = [_Node(spec, self.name, plan(spec, given), tell) for spec in specs]
         self._tasks = contextlib.AsyncExitStack()
+        self._first = First()
 
     async def __aenter__(self) -> Self:
+        self._first.begin()
         try:
             for node in self._nodes:
                 node.launch()
@@ -222,8 +234,9 @@ class Cluster:
                 await node.wait_ready(group)
             for node in self._nodes:
                 await node.meet(self._nodes)
-        except BaseException:
+        except BaseException as error:
             await self._stop()
+            self._first.end(error)
             raise
         return self
 
@@ -233,7 +246,10 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._stop()
+        try:
+            await self._stop()
+        finally:
+            self._first.end(error)
 
     async def _stop(self) -> None:
         async with self._tasks, contextlib.AsyncExitStack() as stack:
@@ -272,7 +288,11 @@ class Cluster:
         return [info for info in infos if info is not None]
 
     async def wait_ended(self) -> tuple[str, Exit]:
-        """Wait until a node ends, however it does; its name and how it ended."""
+        """Wait until a node ends, however it does; its name and how it ended.
+
+        A node ends by itself when an ``essential`` actor of it stays down, and with the exit code
+        of that actor: ``sys.exit(how.status)`` hands it on, once the block is left.
+        """
         exits = {node.child.exited: node.spec.name for node in self._nodes}
         done, _ = await asyncio.wait(exits, return_when=asyncio.FIRST_COMPLETED)
         first = done.pop()
@@ -310,7 +330,8 @@ def find_node(
 ) -> NodeInfo:
     """The one running node that the names describe, below ``run`` (the setting by default).
 
-    Raises ActorDead when there is none, SpecError when there are several.
+    Raises ActorDead when there is none, SpecError when there are several, or when a folder of
+    another user is in the way.
     """
     root = run or Settings.load().run
     nodes = live_nodes(root)
@@ -320,6 +341,8 @@ def find_node(
         if (cluster is None or info.cluster == cluster) and (node is None or info.node == node)
     ]
     names = ", ".join(f"{info.cluster}/{info.node}" for info in nodes) or "none"
+    if not found and (why := barred(root)):
+        raise SpecError(f"no node can be looked for below {root}: {why}")
     if not found:
         which = "node" if cluster is None and node is None else "such node"
         raise ActorDead(
@@ -329,40 +352,3 @@ def find_node(
     if len(found) > 1:
         raise SpecError(f"several nodes are running: {names}; choose with --cluster and --node")
     return found[0]
-
-
-async def stop_node(info: NodeInfo, grace: float) -> bool:
-    """Ask another launcher's node to stop; kill it after ``grace`` seconds.
-
-    True if it went by itself.
-    """
-    went = await _end(info.address, signal.SIGTERM, grace)
-    if not went:
-        await _end(info.address, signal.SIGKILL, grace)
-        sweep_folder(info.folder)
-    return went
-
-
-async def _end(address: Address, number: int, limit: float) -> bool:
-    """Signal a process that is not our child and wait for its end; False when it takes too long."""
-    try:
-        fd = os.pidfd_open(address.pid)
-    except ProcessLookupError:
-        return True
-    loop = asyncio.get_running_loop()
-    gone = asyncio.Event()
-    try:
-        if not alive(address):
-            return True
-        loop.add_reader(fd, gone.set)
-        signal.pidfd_send_signal(fd, number)
-        async with asyncio.timeout(limit):
-            await gone.wait()
-    except TimeoutError:
-        return False
-    except ProcessLookupError:
-        return True
-    finally:
-        loop.remove_reader(fd)
-        os.close(fd)
-    return True

@@ -16,21 +16,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from actors.cluster.folder import NodeInfo, remove_folder, write_info
+from actors.cluster.draining import NodeDrain
+from actors.cluster.folder import NodeInfo, leave_word, remove_folder, write_info
 from actors.cluster.plan import children, record_of
 from actors.cluster.spec import NodeSpec
 from actors.cluster.unmet import plain
 from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
 from actors.errors import ActorDead, NoWorkers
-from actors.kernel import peers
 from actors.kernel.actor import Actor, handles
 from actors.kernel.beats import Lookout
+from actors.kernel.exits import Exit, Orphans
 from actors.kernel.ref import Ref
+from actors.kernel.space import own_space
 from actors.kernel.supervisor import ChildSpec, ChildStatus, Supervisor
 from actors.kernel.verdicts import Verdict
 from actors.messages import Inspect, Publish, Record, Withdraw
 from transport.bus.address import Address, remove_inboxes
+from transport.shm.files import sweep_files
 
 log = logging.getLogger("callhome.node")
 
@@ -68,6 +71,8 @@ class NodeActor(Actor):
         self._door = ""
         #: Tells the launcher what is going on while the node starts; set by whoever runs it.
         self.progress: Callable[[str], None] = log.info
+        #: Ends the node in order, with an exit code; set by whoever runs it.
+        self.leave: Callable[[int], None] = lambda code: None
         # Sockets are unlinked as the runtime closes, after on_stop; the folder goes last of all.
         atexit.register(remove_folder, folder)
 
@@ -85,7 +90,11 @@ class NodeActor(Actor):
             self.tasks,
             self,
         )
+        self._orphans = Orphans(lambda: self._supervisor.pids)
+        self._orphans.start(adopt=True)
         self._lookout = Lookout(self.runtime, self._actors, self._judged)
+        unwell = self._lookout.unwell
+        self._drain = NodeDrain(self.runtime, self._registry, self.tasks, unwell.__contains__)
         self._registry.add(Record(self.address.incarnation, self.address, "node"))
         self.runtime.on(Publish, self._on_publish)
         self.runtime.on(Withdraw, self._on_withdraw)
@@ -96,6 +105,13 @@ class NodeActor(Actor):
         self._lookout.start()
         self._write_info()
 
+    async def wait_drained(self, limit: float) -> int:
+        await self._drain.wait_drained(limit)
+        return self._drain.cut
+
+    def hurry(self) -> None:
+        self._drain.hurry()
+
     async def on_stop(self) -> None:
         """Withdraw every record, then stop the actors in reverse order, by force if need be."""
         self._serves = False
@@ -104,6 +120,10 @@ class NodeActor(Actor):
             self._registry.remove(record.instance, record.endpoint, "the node stops")
         await asyncio.sleep(0)  # the withdrawals leave before the signals
         await self._supervisor.stop()
+        await self._orphans.stop()
+        sweep_files()  # of those that were killed
+        if self._supervisor.killed:
+            leave_word(self._lock, self._supervisor.killed)
 
     def _on_publish(self, sender: int, message: Publish) -> None:
         """The launcher's process has an actor; should that process die, ``when_down`` says so."""
@@ -116,14 +136,16 @@ class NodeActor(Actor):
         self._note_doors()
 
     def _on_peer_down(self, address: Address, reason: str) -> None:
-        if not peers.alive(address):
+        if not self.runtime.peers.alive(address):
+            sweep_files()
             remove_inboxes(self.runtime.run, address)  # of a client that was killed
         self._registry.remove(address.incarnation, None, reason)
 
     def on_up(self, spec: ChildSpec, address: Address, facts: Mapping[str, Any]) -> None:
         """A child serves: publish it."""
         record = record_of(spec.spec, address, facts)
-        self._registry.add(record)
+        if not (self._drain.begun and record.kind == "engine"):
+            self._registry.add(record)
         where = f", listens at {record.via}" if record.via else ""
         self.progress(f"{record.kind} {spec.name} is ready (pid {address.pid}{where})")
         self._write_info()
@@ -133,6 +155,7 @@ class NodeActor(Actor):
         alive = [status.address for status in self._supervisor.status() if status.address]
         self._publisher.tell_down(address, reason, alive)
         self._registry.remove(address.incarnation, None, reason)
+        sweep_files()
         if self._serves:
             what = "it will be started again" if again else "it stays down"
             log.warning("%s %s: %s; %s", spec.spec["role"], address, reason, what)
@@ -148,8 +171,14 @@ class NodeActor(Actor):
             log.warning("%s; it gets no new streams until it goes on", verdict.text(address))
 
     def on_trouble(self, spec: ChildSpec, text: str) -> None:
-        """A restart failed or is given up."""
+        """A restart failed or is given up; or a stop took force."""
         log.error("%s", text)
+
+    def on_lost(self, spec: ChildSpec, how: Exit) -> None:
+        """The node makes no sense without this one: end it, with that one's exit code."""
+        name = spec.name
+        log.error("%s is essential: the node stops, with exit code %d", name, how.status)
+        self.leave(how.status)
 
     def on_progress(self, spec: ChildSpec, text: str) -> None:
         """A child says what it is busy with."""
@@ -170,7 +199,13 @@ class NodeActor(Actor):
         self._door = self._listen()
         alive = [status.address for status in self._supervisor.status() if status.address]
         info = NodeInfo(
-            self._cluster, self._spec.name, self._folder, self.address, tuple(alive), self._door
+            self._cluster,
+            self._spec.name,
+            self._folder,
+            self.address,
+            tuple(alive),
+            self._door,
+            own_space(),
         )
         try:
             write_info(info)

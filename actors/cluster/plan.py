@@ -21,6 +21,7 @@ from actors.cluster.spec import (
     NodeSpec,
     RouterSpec,
 )
+from actors.config import Settings
 from actors.kernel.restart import Intensity
 from actors.kernel.supervisor import ChildSpec
 from actors.messages import Record
@@ -33,6 +34,15 @@ STAGES: Final = {"engine": 0, "router": 0, "ingress": 0, "actor": 1}
 STOPS: Final = {"engine": 0, "router": 1, "ingress": 1, "actor": 2}
 #: How many stops there are, one after the other.
 ROUNDS: Final = len(set(STOPS.values()))
+#: What a node needs on top of its actors' own times, in seconds.
+MARGIN: Final = 3.0
+
+
+def patience(settings: Settings) -> float:
+    """Seconds that stopping a node may take: streams that go on to their limit, and then every
+    actor that uses up its grace time.
+    """
+    return settings.drain_limit + ROUNDS * settings.stop_grace + MARGIN
 
 
 def node_child(
@@ -153,6 +163,7 @@ def children(
                 intensity=Intensity(settings.max_restarts, settings.restart_period),
                 start_timeout=settings.start_timeout,
                 grace=settings.stop_grace,
+                essential=spec.essential,
             )
         )
     return found

@@ -19,6 +19,7 @@ from actors.config import (
     SOCKET_NAME,
     Rule,
     Settings,
+    flag,
     host_port,
     mapping,
     named,
@@ -70,6 +71,7 @@ class RouterSpec(Checked):
     queue: int = 0
     queue_timeout: float = 10.0
     dispatch: Target | None = None
+    essential: bool = False
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
         "policy": rules.policy,
@@ -84,11 +86,12 @@ class RouterSpec(Checked):
         "queue": whole(0, 1 << 20),
         "queue_timeout": seconds,
         "dispatch": rules.optional(rules.target),
+        "essential": flag,
     }
 
     def routing(self) -> dict[str, Any]:
         """What the actor needs to know, as keywords of ``RouterActor``."""
-        own = {"name", "restart", "place", "cpus"}
+        own = {"name", "restart", "place", "cpus", "essential"}
         return {key: value for key, value in self.to_dict().items() if key not in own}
 
 
@@ -111,6 +114,7 @@ class IngressSpec(Checked):
     restart: Restart = "always"
     place: Place = "process"
     cpus: Sequence[int] | None = None
+    essential: bool = False
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
         "listen": host_port,
@@ -119,6 +123,7 @@ class IngressSpec(Checked):
         "restart": _RESTART,
         "place": _PLACE,
         "cpus": rules.optional(rules.cpus),
+        "essential": flag,
     }
 
 
@@ -131,7 +136,9 @@ class EngineSpec(Checked):
     keywords. ``adapter`` (see ``PayloadAdapter``) reads and writes payloads in place of the codec;
     it takes no frames and nothing else from shared memory. Processes get ``env`` on top of the
     launcher's environment and run on ``cpus``. Without a ``name`` they are called as the endpoint.
-    ``device`` is what they compute on (``cpu``, ``cuda`` …), for routers that weigh by it.
+    ``device`` is what they compute on (``cpu``, ``cuda`` …), for routers that weigh by it. Where a
+    replica is ``essential`` and stays down, by its ``restart`` or after too many of them, the node
+    stops, and ends with its exit code.
     """
 
     endpoint: str
@@ -147,6 +154,7 @@ class EngineSpec(Checked):
     name: str | None = None
     place: Place = "process"
     device: str = ""
+    essential: bool = False
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
         "endpoint": rules.endpoint,
@@ -162,6 +170,7 @@ class EngineSpec(Checked):
         "name": rules.optional(SOCKET_NAME),
         "place": _PLACE,
         "device": rules.unless_empty(named(40)),
+        "essential": flag,
     }
 
     @property
@@ -177,7 +186,7 @@ class EngineSpec(Checked):
 
 @dataclass(frozen=True)
 class ActorSpec(Checked):
-    """An actor of the user's own, reached as ``cluster.ref(name)``."""
+    """An actor of the user's own, reached as ``cluster.ref(name)``; ``essential`` as of engines."""
 
     name: str
     actor: Target
@@ -186,6 +195,7 @@ class ActorSpec(Checked):
     cpus: Sequence[int] | None = None
     place: Place = "process"
     env: Mapping[str, str] = field(default_factory=dict)
+    essential: bool = False
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
         "name": SOCKET_NAME,
@@ -195,6 +205,7 @@ class ActorSpec(Checked):
         "cpus": rules.optional(rules.cpus),
         "place": _PLACE,
         "env": rules.variables,
+        "essential": flag,
     }
 
     @property

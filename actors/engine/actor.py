@@ -10,8 +10,9 @@ from typing import Any
 
 from actors.engine.adapt import Adapted, Handler
 from actors.engine.api import EngineContext
-from actors.errors import Overloaded, Unsupported
+from actors.errors import Draining, Overloaded, Unsupported
 from actors.kernel.actor import Actor
+from actors.kernel.draining import Drainer
 from actors.kernel.requests import bytes_only
 from actors.kernel.served import Served
 from actors.messages import Faulted, Open, Report, Subscribe, Unsubscribe
@@ -81,6 +82,8 @@ class EngineActor(Actor):
         self._faulted: set[tuple[int, int]] = set()
         self._report_planned: asyncio.Handle | None = None
         self._reported = 0.0
+        #: Why nothing new begins, once it is to stop.
+        self._draining = ""
 
     def facts(self) -> dict[str, Any]:
         """What the node publishes about this engine."""
@@ -91,6 +94,7 @@ class EngineActor(Actor):
         self.runtime.on(Subscribe, self._subscribed)
         self.runtime.on(Unsubscribe, self._unsubscribed)
         self.runtime.when_down.append(self._router_down)
+        self._drainer = Drainer(self, self.runtime, self.tasks)
         await self.handler.start()
 
     async def on_stop(self) -> None:
@@ -98,6 +102,26 @@ class EngineActor(Actor):
             self._report_planned.cancel()
         self.adapted.close()
         await self.handler.stop()
+
+    async def wait_drained(self, limit: float) -> int:
+        return await self._drainer.wait_drained(limit)
+
+    def hurry(self) -> None:
+        self._drainer.hurry()
+
+    def refuse(self, reason: str) -> None:
+        """See ``Draining``: streams that wait for a place are not new."""
+        self._draining = reason
+
+    def under_way(self) -> int:
+        """See ``Draining``: a stream whose caller wants no more of it does not count."""
+        streams = self._serving.streams.values()
+        ours = [each for each in streams if each.open.target == self.endpoint]
+        return sum(not each.context.killed for each in ours)
+
+    def cut(self, reason: str) -> None:
+        """See ``Draining``."""
+        self._serving.shut(reason)
 
     def role(self) -> EngineActor:
         return self
@@ -149,6 +173,8 @@ class EngineActor(Actor):
             self._refuse(stream, Unsupported(f"{self.endpoint} takes {wanted}: use {verb}"))
         elif self._adapter is not None and message.handles:
             self._refuse(stream, bytes_only(self.endpoint))
+        elif self._draining:
+            self._refuse(stream, Draining(f"{self.endpoint}: {self._draining}; try another worker"))
         elif self._in_flight < self.capacity:
             self._start(stream)
         elif len(self._waiting) < self.queue:

@@ -160,6 +160,8 @@ def _watch_parent(stdin: int, parent: int, linger: float) -> None:
         watched.poll()
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(linger)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)  # with what user code has started: it is nobody's any more
     os._exit(EXIT_ORPHAN)
 
 
@@ -175,7 +177,7 @@ def _run(spec: dict[str, Any], status: Status) -> int:
         status.failed("import", error)
         raise
     try:
-        asyncio.run(entry.run_actor(spec, status.ready, status.progress))
+        code: int = asyncio.run(entry.run_actor(spec, status.ready, status.progress))
     except StageError as error:
         cause = error.cause
         status.failed(error.stage, cause)
@@ -191,7 +193,7 @@ def _run(spec: dict[str, Any], status: Status) -> int:
         status.failed("exit", error)
         _tell(error)
         return EXIT_FAILED
-    return 0
+    return code
 
 
 def _tell(error: BaseException) -> None:

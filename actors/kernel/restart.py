@@ -3,14 +3,15 @@
 Used by ``actors.kernel.supervisor``. Pure: the time of every exit is passed in, so a test walks
 years in microseconds. The verdict is one of three facts, and the supervisor performs it.
 
-A child that fails more than ``Intensity.max_restarts`` times within ``Intensity.period`` seconds is
-given up and the rest of the node lives on: one broken engine must not take its neighbours down, and
-an operator sees the state ``failed`` and the last reason in ``callhome ps``.
+A child that fails more than ``Intensity.max_restarts`` times in a row is given up and the rest of
+the node lives on: one broken engine must not take its neighbours down, and an operator sees the
+state ``failed`` and the last reason in ``callhome ps``. A row ends with a life of
+``Intensity.period`` seconds, and with nothing less: a window of that length that slides over the
+restarts is never full where each life, start-up and pause together take a part of it.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -21,7 +22,9 @@ STRATEGIES: Final[tuple[Strategy, ...]] = ("always", "on-failure", "never")
 
 @dataclass(frozen=True)
 class Intensity:
-    """How many restarts within ``period`` seconds are normal life; one more is a crash loop."""
+    """How many restarts in a row are normal life; one more is a crash loop. A child that has lived
+    for ``period`` seconds since its last restart begins a new row.
+    """
 
     max_restarts: int = 5
     period: float = 30.0
@@ -29,7 +32,7 @@ class Intensity:
 
 @dataclass(frozen=True)
 class Backoff:
-    """Seconds to wait before the second, third, ... restart of a period; the first is immediate.
+    """Seconds to wait before the second, third, ... restart of a row; the first is immediate.
 
     A lone crash should cost its callers nothing but the start-up time.
     """
@@ -39,7 +42,7 @@ class Backoff:
     limit: float = 5.0
 
     def delay(self, recent: int) -> float:
-        """Wait before the next restart when ``recent`` restarts lie within the period."""
+        """Wait before the next restart when ``recent`` restarts came before it in its row."""
         if recent == 0:
             return 0.0
         exponent = min(recent - 1, 64)
@@ -80,7 +83,9 @@ class RestartPolicy:
         self.intensity = intensity or Intensity()
         self.backoff = backoff or Backoff()
         self.total = 0
-        self._recent: deque[float] = deque()
+        self._row = 0
+        #: When the life that ends next began: the clock at the last exit, and the pause after it.
+        self._began = 0.0
 
     def on_exit(self, now: float, *, clean: bool) -> Verdict:
         """Judge an exit at ``now`` (seconds of any steady clock); ``clean`` means exit code 0.
@@ -91,14 +96,15 @@ class RestartPolicy:
             return Rest("its restart strategy is 'never'")
         if clean and self.strategy == "on-failure":
             return Rest("it ended with exit code 0 and its restart strategy is 'on-failure'")
-        while self._recent and now - self._recent[0] >= self.intensity.period:
-            self._recent.popleft()
-        if len(self._recent) >= self.intensity.max_restarts:
+        if self._row and now - self._began >= self.intensity.period:
+            self._row = 0
+        if self._row >= self.intensity.max_restarts:
             return GiveUp(
-                f"{len(self._recent)} restarts within {self.intensity.period:g} s are its limit "
-                "(restart intensity)"
+                f"{self._row} restarts are its limit, and it did not live for "
+                f"{self.intensity.period:g} s after any of them (restart intensity)"
             )
-        delay = self.backoff.delay(len(self._recent))
-        self._recent.append(now)
+        delay = self.backoff.delay(self._row)
+        self._row += 1
+        self._began = now + delay
         self.total += 1
         return Restart(delay)

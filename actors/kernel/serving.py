@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.errors import Draining
 from actors.kernel.pump import Pump, engine_error
 from actors.kernel.role import Role
 from actors.kernel.served import Key, Served
@@ -341,7 +343,8 @@ class Serving:
         """This actor stops: every home is told so, every handler is cancelled, no stream begins."""
         self._shut = reason
         for stream in list(self.streams.values()):
-            self.end(stream, ConnectionLost(f"{stream.open.target}: {reason}"))
+            text = f"{stream.open.target}: {reason}"
+            self.end(stream, ConnectionLost(text) if stream.begun else Draining(text))
             stream.context.kill(reason)
             if stream.task is not None:
                 stream.task.cancel()

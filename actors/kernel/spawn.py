@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from actors.errors import CallHomeError, SpawnError, SpecError
 from actors.kernel.descriptors import inherited, raised
+from actors.kernel.exits import MARKER, Exit, end_group
 from transport.bus.address import Address
 from transport.errors import from_wire
 
@@ -44,28 +45,6 @@ _NEXT_STEP: Final = {
     "timeout": "make it start faster, or allow more time (setting start_timeout)",
     "exit": "see what it wrote to stderr",
 }
-
-
-@dataclass(frozen=True)
-class Exit:
-    """How a process ended: ``code`` is its exit code, or minus the signal that killed it."""
-
-    pid: int
-    code: int
-
-    @property
-    def clean(self) -> bool:
-        """It ended by itself with exit code 0."""
-        return self.code == 0
-
-    def __str__(self) -> str:
-        if self.code >= 0:
-            return f"exit code {self.code}"
-        try:
-            name = signal.Signals(-self.code).name
-        except ValueError:
-            name = f"signal {-self.code}"
-        return f"killed by {name}"
 
 
 @dataclass(frozen=True)
@@ -173,7 +152,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=inherited(1),
             stderr=inherited(2),
-            env={**env, "PYTHONPATH": os.pathsep.join(path)},
+            env={**env, "PYTHONPATH": os.pathsep.join(path), MARKER: str(spec.get("run", ""))},
             pass_fds=(status, *self._launch.fds),
             # Ctrl-C goes to the terminal's group; a child must not die of it out of order.
             start_new_session=True,
@@ -258,8 +237,7 @@ class Child:
             if self._on_progress is not None:
                 self._on_progress(self._last_progress)
         elif kind == "ready" and not self.ready.done():
-            name, incarnation, pid, started = event["address"]
-            self.address = Address(name, incarnation, pid, started)
+            self.address = Address(*event["address"])
             self.facts = dict(event.get("facts") or {})
             self._stop_timer()
             self.ready.set_result(self.address)
@@ -339,6 +317,7 @@ class Child:
 
     def _reap(self) -> None:
         assert self._process is not None
+        end_group(self._process.pid)
         code = self._process.poll()
         if code is None:
             return

@@ -7,7 +7,8 @@ grace time, SIGKILL.
 
 A child that does not come up when the supervisor starts makes ``start`` fail and stops the rest:
 nobody should have to find out later that half a node came up. A child that fails afterwards is
-restarted by its policy; when that gives up, the child stays down and its siblings live on.
+restarted by its policy; when that gives up, the child stays down and its siblings live on, unless
+it is ``essential``: then whoever watches is told to end them, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 from actors.errors import SpawnError
+from actors.kernel.exits import Exit
 from actors.kernel.restart import Intensity, Restart, RestartPolicy, Strategy
 from actors.kernel.spawn import Child, Launch
 from transport.bus.address import Address, remove_inboxes
@@ -33,7 +35,8 @@ class ChildSpec:
     """One child: what it runs, when it starts, how it restarts and stops. Times in seconds.
 
     ``stage`` is its place in the order of starting, ``stop`` the one in the order of stopping,
-    which runs backwards: the highest stops first. None: the same as ``stage``.
+    which runs backwards: the highest stops first. None: the same as ``stage``. ``essential``: the
+    others make no sense once this one stays down.
     """
 
     name: str
@@ -45,6 +48,7 @@ class ChildSpec:
     intensity: Intensity = field(default_factory=Intensity)
     start_timeout: float = 10.0
     grace: float = 5.0
+    essential: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,10 @@ class Watcher(Protocol):
         """The child that served at ``address`` has ended; ``again``: it will be restarted."""
 
     def on_trouble(self, spec: ChildSpec, text: str) -> None:
-        """A restart failed, or the child is given up; text for the operator."""
+        """A restart failed, the child is given up, or had to be killed; text for the operator."""
+
+    def on_lost(self, spec: ChildSpec, how: Exit) -> None:
+        """An essential child has ended and stays down."""
 
     def on_progress(self, spec: ChildSpec, text: str) -> None:
         """What a starting child is busy with."""
@@ -122,6 +129,8 @@ class Supervisor:
         self._watcher = watcher
         self._clock = clock
         self._stopping = asyncio.Event()
+        #: Children that ``stop`` had to kill, for they did not end in their grace time.
+        self.killed: list[str] = []
 
     async def start(self) -> None:
         """Start all children, stage by stage; returns when all are ready.
@@ -188,6 +197,8 @@ class Supervisor:
                     entry.spec,
                     f"{entry.child.title} stays down after {entry.reason}: {verdict.reason}",
                 )
+                if entry.spec.essential:
+                    self._watcher.on_lost(entry.spec, how)
                 return
             if not await self._start_again(entry, verdict.delay):
                 entry.state = "stopped"
@@ -233,19 +244,32 @@ class Supervisor:
             await self._stop_stage([e for e in self._entries if _stop_place(e) == place])
 
     async def _stop_stage(self, entries: list[_Entry]) -> None:
-        children = [(entry.child, entry.spec.grace) for entry in entries if entry.child]
+        children = [(entry.child, entry.spec) for entry in entries if entry.child]
         for child, _ in children:
             child.terminate()
         began = self._clock()
-        for child, grace in sorted(children, key=lambda pair: pair[1]):
-            left = max(0.0, began + grace - self._clock())
+        for child, spec in sorted(children, key=lambda pair: pair[1].grace):
+            left = max(0.0, began + spec.grace - self._clock())
             if child.alive:
                 await asyncio.wait((child.exited,), timeout=left)
-                child.kill()
+                if child.alive:
+                    self._kill(child, spec)
         for child, _ in children:
             await child.wait_exit()
         for entry in entries:
             entry.state = "stopped"
+
+    def _kill(self, child: Child, spec: ChildSpec) -> None:
+        child.kill()
+        who = f"{child.title} (pid {child.pid})"
+        self.killed.append(who)
+        text = f"{who} did not stop within {spec.grace:g} s and was killed (setting stop_grace)"
+        self._watcher.on_trouble(spec, text)
+
+    @property
+    def pids(self) -> set[int]:
+        """The processes of children that have not been seen to end."""
+        return {entry.child.pid for entry in self._entries if entry.child and entry.alive}
 
     def status(self) -> list[ChildStatus]:
         """Every child as it is now, in the order of the specs."""

@@ -18,8 +18,9 @@ import pytest
 
 from actors import ActorSpec, Cluster, EngineSpec, NodeSpec, RouterSpec, Settings, connect
 from actors.cluster.folder import NodeInfo, folders, live_nodes
-from actors.cluster.launcher import find_node, stop_node
+from actors.cluster.launcher import find_node
 from actors.cluster.node import Ps
+from actors.cluster.stopping import stop_node
 from actors.errors import (
     ActorDead,
     CallHomeError,
@@ -303,7 +304,7 @@ async def test_others_find_call_and_stop_a_node() -> None:
             assert await client.call("test.echo.one", 5) == 5
         with pytest.raises(ActorDead, match="other/a"):
             find_node("another")
-        assert await stop_node(info, PATIENCE)
+        assert await stop_node(info, PATIENCE) == (True, [])
         out, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
         assert out == b"a exit code 0\n"
         assert gone(addresses)
@@ -315,7 +316,7 @@ async def test_a_frozen_node_is_stopped_by_force() -> None:
     async with launcher() as (process, addresses):
         info = find_node()
         os.kill(info.address.pid, signal.SIGSTOP)
-        assert not await stop_node(info, 3 * TICK)
+        assert not (await stop_node(info, 3 * TICK)).in_order
         await asyncio.wait_for(process.communicate(), PATIENCE)
         await wait_until(lambda: gone(addresses))
     assert folders(run_root()) == []

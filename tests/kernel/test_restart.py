@@ -57,23 +57,43 @@ def test_one_exit_more_than_the_intensity_gives_up() -> None:
     assert isinstance(policy.on_exit(1.0, clean=False), Restart)
     verdict = policy.on_exit(2.0, clean=False)
     assert isinstance(verdict, GiveUp)
-    assert "2 restarts within 10 s" in verdict.reason
+    assert "2 restarts are its limit, and it did not live for 10 s" in verdict.reason
     assert policy.total == 2
 
 
-def test_exits_older_than_the_period_are_forgotten() -> None:
+def test_a_life_of_the_period_begins_a_new_row() -> None:
     policy = RestartPolicy(intensity=Intensity(max_restarts=2, period=10.0))
-    for second in range(0, 1000, 6):
-        verdict = policy.on_exit(float(second), clean=False)
-        assert isinstance(verdict, Restart), second
-    assert policy.total == 167
+    for second in range(0, 1000, 11):
+        assert policy.on_exit(float(second), clean=False) == Restart(0.0), second
+    assert policy.total == 91
 
 
-def test_an_exit_exactly_one_period_ago_no_longer_counts() -> None:
+def test_a_life_of_exactly_the_period_is_enough() -> None:
     policy = RestartPolicy(intensity=Intensity(max_restarts=1, period=10.0))
     assert policy.on_exit(0.0, clean=False) == Restart(0.0)
     assert policy.on_exit(10.0, clean=False) == Restart(0.0)
     assert isinstance(policy.on_exit(19.9, clean=False), GiveUp)
+
+
+@pytest.mark.parametrize("life", [0.0, 1.0, 2.5, 9.9])
+def test_b57_short_lives_are_a_row_however_long_the_row_takes(life: float) -> None:
+    policy = RestartPolicy(intensity=Intensity(max_restarts=5, period=10.0))
+    now, delays = life, []
+    while isinstance(verdict := policy.on_exit(now, clean=False), Restart):
+        delays.append(verdict.delay)
+        now += verdict.delay + life
+    assert isinstance(verdict, GiveUp)
+    assert delays == pytest.approx([0.0, 0.1, 0.2, 0.4, 0.8])
+
+
+def test_the_pause_is_no_part_of_a_life() -> None:
+    policy = RestartPolicy(intensity=Intensity(3, 1.0), backoff=Backoff(5.0, 2.0, 5.0))
+    now = 0.0
+    for _ in range(3):
+        verdict = policy.on_exit(now, clean=False)
+        assert isinstance(verdict, Restart)
+        now += verdict.delay + 0.5
+    assert isinstance(policy.on_exit(now, clean=False), GiveUp)
 
 
 def test_clean_exits_of_always_count_too() -> None:

@@ -18,8 +18,9 @@ import pytest
 
 from actors.config import Settings
 from actors.errors import SpawnError
+from actors.kernel.exits import Exit
 from actors.kernel.peers import start_time
-from actors.kernel.spawn import Child, Exit, Launch
+from actors.kernel.spawn import Child, Launch
 from tests.waiting import PATIENCE, TICK, wait_until
 
 ROOT = str(Path(__file__).resolve().parent.parent.parent)

@@ -1,0 +1,89 @@
+"""An orderly end: take nothing new, let what is under way go on, and cut it when its time is over.
+
+Used by the actors that carry streams of others: engines, routers, the ingress. The node tells them
+by ``Drain``, all at once and before it stops any of them, so that each road stays open until the
+streams on it have ended; an engine that is asked to stop alone does the same for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from actors.errors import CallHomeError
+from actors.notices import Drain, Drained
+
+if TYPE_CHECKING:
+    from actors.kernel.runtime import Runtime
+
+#: Seconds between two looks whether something is under way still.
+_LOOK: Final = 0.01
+
+
+class Draining(Protocol):
+    """What can be drained."""
+
+    def refuse(self, reason: str) -> None:
+        """From now on whatever is new is refused with ``actors.errors.Draining``."""
+
+    def under_way(self) -> int:
+        """How many streams would be cut if it stopped now."""
+
+    def cut(self, reason: str) -> None:
+        """End what is under way, each stream with an error that tells the reason."""
+
+
+class Drainer:
+    """Drains one actor, once; used by the actor itself. Its tasks run in ``tasks``."""
+
+    def __init__(self, actor: Draining, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
+        self._actor = actor
+        self._runtime = runtime
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._until: float | None = None
+        self._limit = 0.0
+        runtime.on(Drain, self._asked)
+
+    def _asked(self, sender: int, message: Drain) -> None:
+        self._tasks.create_task(self._answer(sender, message.limit), name="drain")
+
+    async def _answer(self, sender: int, limit: float) -> None:
+        left = await self.wait_drained(limit)
+        asker = self._runtime.peers.find(sender)
+        if asker is not None:
+            try:
+                self._runtime.send(asker, Drained(left), control=True)
+            except CallHomeError as error:
+                self._runtime.note(f"nobody waits for the end of its streams: {error}")
+
+    def hurry(self) -> None:
+        """What is under way has no more time."""
+        if self._until is not None:
+            self._until = self._loop.time()
+
+    async def wait_drained(self, limit: float) -> int:
+        """Refuse what is new and wait for what is under way, at most ``limit`` seconds, or those
+        that are left of an earlier limit; then cut it. How many streams were cut.
+        """
+        until = self._loop.time() + max(0.0, limit)
+        if self._until is None:
+            self._until, self._limit = until, limit
+            self._actor.refuse(f"{self._runtime.address.name} stops")
+        self._until = min(self._until, until)
+        while left := self._actor.under_way():
+            rest = self._until - self._loop.time()
+            if rest <= 0:
+                self._actor.cut(self._reason())
+                return left
+            await asyncio.sleep(min(_LOOK, rest))
+        return 0
+
+    def _reason(self) -> str:
+        name = self._runtime.address.name
+        if self._limit <= 0:
+            return f"{name} stops, and streams get no time to end (setting drain_limit)"
+        return (
+            f"{name} stops, and the time for streams to end is over "
+            f"(setting drain_limit, {self._limit:g} s)"
+        )
