@@ -13,7 +13,9 @@ import os
 import signal
 
 from actors.cluster.folder import NodeInfo, folders, read_info, remove_folder, try_lock
+from actors.kernel.exits import end_sessions
 from actors.kernel.peers import alive
+from transport.shm.files import sweep_files
 
 #: How the folder of a client outside any node begins, where a cluster has its name.
 OUTSIDE = "outside-"
@@ -21,7 +23,8 @@ _KEEP = ("lock",)
 
 
 def kill_children(info: NodeInfo) -> list[int]:
-    """SIGKILL those recorded children that have outlived their node; the pids that were there.
+    """SIGKILL those recorded children that have outlived their node, and what dead ones had started;
+    the pids that were there.
 
     Pid and start time must both match, so a process that merely got an old pid is left alone.
     """
@@ -37,7 +40,8 @@ def kill_children(info: NodeInfo) -> list[int]:
                     killed.append(address.pid)
             finally:
                 os.close(fd)
-    return killed
+    # What they had started, of dead ones and of those that were killed just now.
+    return killed + end_sessions({each.pid for each in info.children}, info.folder)
 
 
 def sweep_claimed(folder: str) -> list[str]:
