@@ -251,17 +251,18 @@ class Announce(NamedTuple):
 
 @message(21)
 class Attached(NamedTuple):
-    """Answer to Announce: can handles into it be read, if not, why; ``road``: how (or could be)."""
+    """Answer to Announce: are handles readable, why not, by which road, whose memory (0: yours)?"""
 
     segment: int
     ok: bool
     reason: str
     road: str = ""
+    owner: int = 0
 
 
 @message(22)
 class Release(NamedTuple):
-    """Leases given back to the owner: ``[segment, offset, generation]`` each."""
+    """Leases given back: ``[segment, offset, generation]`` each, with an owner if not to him."""
 
     leases: list[Any]
 

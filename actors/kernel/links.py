@@ -9,19 +9,32 @@ runtime, on its loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from actors.kernel.reach import both_ways
+from actors.kernel.unclaimed import Unclaimed
+from actors.kernel.unclaimed import held as held
 from actors.messages import Announce, Attached, Release
 from transport.bus.address import Address
-from transport.errors import CallHomeError, RemoteProtocolError
+from transport.errors import AttachFailed, CallHomeError, RemoteProtocolError
 from transport.payload import Encoded, inline
 from transport.shm.memory import Memory
-from transport.wire.handle import Handle, announcement_from_wire, handle_from_wire
+from transport.shm.passing import Key
+from transport.shm.roads import FILE
+from transport.wire.handle import (
+    Announcement,
+    Handle,
+    announcement_from_wire,
+    handle_from_wire,
+)
 
 if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
+
+log = logging.getLogger("callhome")
 
 #: How long a peer may take to answer an announcement, in seconds; after that it gets bytes.
 _ANSWER = 1.0
@@ -49,32 +62,33 @@ def read_handles(values: list[Any]) -> list[Handle]:
     ]
 
 
-def held(values: Sequence[Any]) -> list[Handle]:
-    """Our own handles among what an encoded value refers to; bytes in line are nobody's."""
-    return [each for each in values if type(each) is Handle]
-
-
 class Links:
     """What this process lends and borrows."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._loop = asyncio.get_running_loop()
+        offers, roads = both_ways(runtime.run, runtime.address, runtime.settings.frame_road)
         self.memory = Memory(
             runtime.address.incarnation,
             wake=self._wake,
             step=runtime.settings.arena_step,
             limit=runtime.settings.arena_limit,
             threshold=runtime.settings.inline_below,
+            offers=offers,
+            roads=roads,
         )
         self._answers: dict[int, list[Callable[[], object]]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
-        #: Handles of requests that nobody has accepted yet, by stream; and those given back early.
-        self._requests: dict[int, tuple[Address, list[Handle]]] = {}
-        self._early: set[tuple[int, int, int]] = set()
-        #: Handles that are still ours for another attempt, by stream: somebody has accepted it and
-        #: holds them too, or it came back.
-        self._kept: dict[int, list[Handle]] = {}
+        #: Whether it stands in the log that somebody cannot read our memory.
+        self._told = False
+        self.unclaimed = unclaimed = Unclaimed(self.memory)
+        self.requested = unclaimed.requested
+        self.accepted = unclaimed.accepted
+        self.refused = unclaimed.refused
+        self.came_back = unclaimed.came_back
+        self.settled = unclaimed.settled
+        self.take_requests = unclaimed.take
         runtime.on(Announce, self._announce)
         runtime.on(Attached, self._attached)
         runtime.on(Release, self._release)
@@ -144,22 +158,26 @@ class Links:
     def _undecided(self, peer: Address, handles: Sequence[Handle]) -> bool:
         """Whether it is not known yet if ``peer`` can read these."""
         memory = self.memory
-        return not memory.attached(peer.incarnation, handles) and memory.usable(peer.incarnation)
+        known = memory.attached(peer.incarnation, handles)
+        return not known and memory.usable(peer.incarnation, handles)
 
     def _lent(
         self, encoded: Encoded, handles: Sequence[Handle], peer: Address, number: int
     ) -> Encoded:
         memory = self.memory
-        lent: list[tuple[int, int, int]] = []
+        lent: list[Handle] = []
         try:
-            if memory.usable(peer.incarnation) and memory.attached(peer.incarnation, handles):
+            if memory.usable(peer.incarnation, handles) and memory.attached(
+                peer.incarnation, handles
+            ):
                 for handle in handles:
                     memory.lend(handle, peer.incarnation, number)
-                    lent.append((handle.segment, handle.offset, handle.generation))
+                    lent.append(handle)
                 return encoded
             encoded = inline(encoded, memory)
         except BaseException:
-            memory.release(peer.incarnation, lent)
+            for handle in lent:
+                memory.unlend(handle, peer.incarnation)
             self._unexport(handles)
             raise
         self._unexport(handles)
@@ -171,11 +189,12 @@ class Links:
 
     def take_back(self, encoded: Encoded, peer: Address) -> None:
         """End the leases of an item that was lent to ``peer`` and then not sent."""
-        leases = [(each.segment, each.offset, each.generation) for each in held(encoded.handles)]
-        self.memory.release(peer.incarnation, leases)
+        for each in held(encoded.handles):
+            self.memory.unlend(each, peer.incarnation)
 
     def _tell(self, peer: Address, handles: Sequence[Handle]) -> None:
         """Announce what ``peer`` has not been told of."""
+        self._runtime.adopting.begins()  # it may send them back to us
         for announcement in self.memory.needs(peer.incarnation, handles):
             message = Announce(list(announcement))
             self._runtime.port.send(peer, message, control=True)
@@ -195,12 +214,28 @@ class Links:
     def _refuse(self, peer: Address, handles: Sequence[Handle]) -> None:
         """Not again for each item: a peer that does not answer gets bytes from now on."""
         for handle in handles:
-            self.memory.mark(peer.incarnation, handle.segment, ok=False)
+            owner = handle.owner
+            self.memory.mark(peer.incarnation, handle.segment, ok=False, owner=owner)
+        self._refused(str(peer), f"it has not answered an announcement within {_ANSWER:g} s")
+
+    def _refused(self, peer: str, reason: str) -> None:
+        """An operator may want to know: frames are slow there, and it can be helped."""
+        log.warning(
+            "%s: %s gets frames as bytes, it cannot read our shared memory: %s",
+            self._runtime.address.name,
+            peer,
+            reason,
+        )
 
     def _attached(self, sender: int, m: Attached) -> None:
-        self.memory.mark(sender, m.segment, m.ok)
-        if not m.ok:
-            self._runtime.note(f"a peer reads no shared memory of ours, it gets bytes: {m.reason}")
+        memory = self.memory
+        usable = memory.usable(sender)
+        memory.mark(sender, m.segment, m.ok, m.road, m.owner)
+        if not m.ok and m.road == FILE:
+            memory.offers.want_files()
+        if not m.ok and (usable or not self._told):
+            self._told = True
+            self._refused(str(self._runtime.peers.find(sender) or "a peer"), m.reason)
         self._answer(sender)
 
     def _answer(self, peer: int) -> None:
@@ -211,56 +246,11 @@ class Links:
         """Announcements to travel inside an Open: who will serve it is not known yet."""
         if not values:
             return []
+        self._runtime.adopting.begins()
         # Nobody is peer 0: forgetting it afterwards makes every Open carry what it needs.
         found = [list(each) for each in self.memory.needs(0, held(values))]
         self.memory.forget(0)
         return found
-
-    def requested(self, number: int, values: Sequence[Any], via: Address) -> None:
-        """The frames of a request are on their way with stream ``number``, by way of ``via``."""
-        if values:
-            self._requests[number] = (via, held(values))
-
-    def accepted(self, number: int, peer: int, keep: bool = False) -> None:
-        """``peer`` serves the stream and holds its frames from now on; with ``keep`` we do too,
-        until ``settled``.
-        """
-        handles = self.take_requests(number)
-        for handle in handles:
-            key = (handle.segment, handle.offset, handle.generation)
-            if key in self._early:
-                self._early.discard(key)
-                if not keep:
-                    self.memory.unexport(handle)
-            else:
-                self.memory.lend(handle, peer, number, keep=keep)
-        if keep and handles:
-            self._kept[number] = handles
-
-    def refused(self, number: int) -> None:
-        """Nobody took the stream: its frames come back."""
-        for handle in self.take_requests(number):
-            self._early.discard((handle.segment, handle.offset, handle.generation))
-            self.memory.unexport(handle)
-
-    def came_back(self, number: int) -> None:
-        """Nobody took the stream: its frames are ours, until ``settled``, for another attempt."""
-        handles = self.take_requests(number)
-        if handles:
-            self._early.difference_update(
-                [(each.segment, each.offset, each.generation) for each in handles]
-            )
-            self._kept[number] = handles
-
-    def settled(self, number: int) -> None:
-        """There will be no other attempt: what was kept for it goes back."""
-        for handle in self._kept.pop(number, ()):
-            self.memory.unexport(handle)
-
-    def take_requests(self, number: int) -> list[Handle]:
-        """The frames of a request that we still hold, for another attempt."""
-        kept = self._kept.pop(number, None)
-        return self._requests.pop(number, (None, []))[1] if kept is None else kept
 
     def _announce(self, sender: int, m: Announce) -> None:
         peer = self._runtime.peers.find(sender)
@@ -271,16 +261,33 @@ class Links:
             self._runtime.peers.watch(peer)
         ok, reason = True, ""
         try:
+            if announcement.owner != sender:
+                self._runtime.adopting.meet(announcement)
             self.memory.attach(announcement)
         except CallHomeError as error:
             ok, reason = False, str(error)[:500]
         if peer is not None:
-            self._runtime.port.send(peer, Attached(announcement.segment, ok, reason), control=True)
+            self._answer_to(peer, announcement, ok, reason)
 
     def attach(self, segments: list[Any]) -> None:
         """Attach what an Open announces. Raises AttachFailed, RemoteProtocolError."""
         for each in segments:
-            self.memory.attach(announcement_from_wire(each))
+            announcement = announcement_from_wire(each)
+            self._runtime.adopting.meet(announcement)
+            try:
+                self.memory.attach(announcement)
+            except AttachFailed as error:
+                owner = self._runtime.peers.find(announcement.owner)
+                if owner is not None:  # it sends the request again with bytes, and can say why
+                    self._answer_to(owner, announcement, False, str(error)[:500])
+                raise
+
+    def _answer_to(self, peer: Address, told: Announcement, ok: bool, reason: str) -> None:
+        roads = self.memory.reading.roads
+        road = roads.taken(told.owner) if ok else roads.wanted
+        owner = 0 if told.owner == peer.incarnation else told.owner
+        message = Attached(told.segment, ok, reason, road, owner)
+        self._runtime.port.send(peer, message, control=True)
 
     def expect(self, values: list[Any]) -> None:
         """Keep the memory of a message's handles mapped until they are looked at or dropped."""
@@ -307,24 +314,22 @@ class Links:
                 self._runtime.port.send(peer, message, control=True)
 
     def _release(self, sender: int, m: Release) -> None:
-        leases: list[tuple[int, int, int]] = []
+        mine = self.memory.owner
+        leases: list[Key] = []
         for each in m.leases:
             if (
                 type(each) is not list
-                or len(each) != 3
+                or len(each) not in (3, 4)
                 or any(type(part) is not int for part in each)
             ):
-                raise RemoteProtocolError("a lease is three whole numbers")
-            leases.append((each[0], each[1], each[2]))
-        if self._requests:
-            # A quick handler's release may overtake the Accept of the stream that lent the frame.
-            waiting = {
-                (handle.segment, handle.offset, handle.generation)
-                for _, handles in self._requests.values()
-                for handle in handles
-            }
-            self._early.update(waiting.intersection(leases))
-        self.memory.release(sender, leases)
+                raise RemoteProtocolError("a lease is three whole numbers, or four with its owner")
+            segment, offset, generation, *owner = each
+            leases.append((owner[0] if owner else mine, segment, offset, generation))
+        self.unclaimed.came(leases)
+        self.memory.release(sender, [key[1:] for key in leases if key[0] == mine])
+        for key in leases:
+            if key[0] != mine:
+                self.memory.passing.release(sender, key)
 
     def down(self, address: Address) -> None:
         """A peer is gone: what it borrowed is ours again, what it owned lives as long as its
@@ -334,10 +339,9 @@ class Links:
         self.memory.forget(address.incarnation)
         self.memory.detach(address.incarnation)
         self._answer(address.incarnation)
-        for number, (via, _) in self._requests.items():
-            if via.incarnation == address.incarnation:
-                # An engine that got the Open just before may still accept it and read the frames.
-                self._runtime.peers.later(_LATE_ACCEPT, self.refused, number)
+        for number in self.unclaimed.via(address.incarnation):
+            # An engine that got the Open just before may still accept it and read the frames.
+            self._runtime.peers.later(_LATE_ACCEPT, self.refused, number)
 
     def close(self) -> None:
         for timer in self._timers:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.config import Settings
 from actors.errors import ActorDead
+from actors.kernel.adopting import Adopting
 from actors.kernel.beats import Vigil
 from actors.kernel.belonging import Belonging
 from actors.kernel.home import Home
 from actors.kernel.keeping import Keeping
 from actors.kernel.links import Links
 from actors.kernel.mailbox import GO, HOLD, HOLD_ALL
+from actors.kernel.parking import Parking
 from actors.kernel.peers import GONE, Peers, start_time
 from actors.kernel.space import space_beside
 from actors.kernel.watchful import Watchful
@@ -30,10 +32,12 @@ from transport.bus.guard import Guard
 from transport.bus.port import Bus, Port
 from transport.errors import CallHomeError, EncodeError, PeerLost, RemoteProtocolError
 from transport.payload import Encoded, decode_payload, encode_payload, inline_kept
+from transport.shm.beside import with_references
 from transport.shm.memory import Memory
 from transport.wire.message import Message
 
 if TYPE_CHECKING:
+    from actors.kernel.ref import Lookup
     from actors.kernel.serving import Serving
 
 log = logging.getLogger("callhome")
@@ -95,6 +99,8 @@ class Runtime:
         self.port.unreachable = self.peers.lost
         self._hear_of_peers()
         self.links = Links(self)
+        self.adopting = Adopting(self)
+        self._parking = Parking(self, self._down)
         self.keeping = Keeping(self, self.links.memory)
         self.home = Home(self)
         #: Which actors of this node, that we have to do with, are well.
@@ -106,8 +112,12 @@ class Runtime:
         self._guard = Guard(name)
         #: Called with the monotonic clock at each tick of the coarse timer, which goes on while one
         #: of them returns True; ``plan_tick`` starts it.
-        self.timers: list[Callable[[float], bool]] = []
+        self.timers: list[Callable[[float], bool]] = [self.adopting.check]
         self._payload_limit = self.settings.payload_limit
+        #: The incarnation of the node, and who knows its actors; 0 and None outside any node.
+        self.node = 0
+        self.lookup: Lookup | None = None
+        self._near = with_references(self._reference)
         self._serial, self._closed = 0, False
         #: Closed, in a forked child, or cut off: ``check_open`` says which.
         self.shut = False
@@ -138,6 +148,10 @@ class Runtime:
         loop.
         """
         self._table[kind] = handler
+
+    def handles(self, kind: type[Message]) -> bool:
+        """Whether somebody here takes this type of message."""
+        return kind in self._table
 
     def handler(self, kind: type[_M]) -> Callable[[int, _M], None]:
         """What is called for this type of message now, for whoever puts himself before it."""
@@ -234,7 +248,14 @@ class Runtime:
         """The value of bytes and handles; ``item``: it is none of a request. Raises DecodeError,
         RemoteProtocolError, StaleHandle.
         """
-        return decode_payload(payload, handles, codec=codec, memory=self.links.memory, item=item)
+        memory, near = self.links.memory, self._near
+        return decode_payload(payload, handles, codec=codec, memory=memory, item=item, near=near)
+
+    def _reference(self, data: bytes) -> object:
+        """A reference that came in a value. Raises DecodeError, Unsupported for another node's."""
+        from actors.kernel.ref import read_reference
+
+        return read_reference(data, self)
 
     async def lend(self, encoded: Encoded, peer: Address, number: int) -> Encoded:
         """Lease an item's handles to the peer that it goes to."""
@@ -290,7 +311,11 @@ class Runtime:
         return self.serving.busy()
 
     def _down(self, address: Address, reason: str) -> None:
-        """Behind the barrier: everything that the dead peer had sent has been handled."""
+        """Behind the barrier: everything that the dead peer had sent has been handled, or waits for
+        a lease, and this comes again.
+        """
+        if self._parking.holds_back(address, reason):
+            return
         for settle in (self.home.down, self._serving_down, self._links_down, *self.when_down):
             try:
                 settle(address, reason)

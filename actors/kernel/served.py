@@ -17,6 +17,7 @@ from transport.wire import stream as machine
 from transport.wire.stream import ReceiveWindow, SendCredit, StreamState
 
 if TYPE_CHECKING:
+    from actors.kernel.adopting import Adoption
     from actors.kernel.serving import Serving
 
 Key = tuple[int, int]
@@ -32,6 +33,7 @@ class Served:
 
     __slots__ = (
         "accepted",
+        "adoption",
         "batch",
         "begun",
         "codec",
@@ -75,6 +77,8 @@ class Served:
         self.seq = 0
         self.batch: list[bytes] = []
         self.accepted = False
+        #: Frames of others in the request, once a lease on them is asked for.
+        self.adoption: Adoption | None = None
         self.taken = False
         self.task: asyncio.Task[None] | None = None
         #: The handler's task has run its first line. One that is cancelled before it never does.

@@ -116,9 +116,17 @@ class Serving:
         if tomb is not None:
             stream.context.stop(tomb.reason)
             return
+        if m.handles and self.runtime.adopting.waits(stream, partial(self._begin, stream)):
+            return
+        self._begin(stream)
+
+    def _begin(self, stream: Served) -> None:
+        """The request can be read."""
+        if stream.key not in self.streams:
+            return
         self.runtime.plan_tick()
         self.role.begin(stream)
-        if key in self.streams:
+        if stream.key in self.streams:
             # Two turns later, so that a handler that ends at once needs no Accept at all.
             if not self._unaccepted:
                 self._loop.call_soon(self._loop.call_soon, self._accept_late)
@@ -303,8 +311,8 @@ class Serving:
         if error is not None:
             self.counters.failed(error)
         self.drop_feed(stream)
-        if not stream.taken:
-            self.runtime.drop(stream.open.handles)
+        if not stream.taken and stream.open.handles:
+            self.runtime.adopting.drop(stream)
         told = None
         if error is not None:
             told = to_wire(error if isinstance(error, CallHomeError) else engine_error(error))

@@ -83,6 +83,7 @@ class Memory:
         self.reading = reading = Reading(self._arena, self._ties, roads)
         self.attach = reading.attach
         self.expect = reading.expect
+        self.forgo = reading.forgo
         self.detach = reading.detach
         self.view_array = reading.view_array
         self.view_bytes = reading.view_bytes

@@ -223,6 +223,8 @@ class Passing:
         """
         missing = []
         for owner, segment in dict.fromkeys((each.owner, each.segment) for each in handles):
+            if owner == peer:
+                continue  # it goes back to where it came from
             told = self._told.setdefault((peer, owner), _Told())
             if segment not in told.announced:
                 told.announced.add(segment)
@@ -243,7 +245,9 @@ class Passing:
         return told is None or not told.refused
 
     def attached(self, peer: int, handle: Handle) -> bool:
-        """Whether ``peer`` has answered that it mapped the segment of ``handle``."""
+        """Whether ``peer`` has answered that it mapped the segment of ``handle``, or owns it."""
+        if handle.owner == peer:
+            return True
         told = self._told.get((peer, handle.owner))
         return told is not None and handle.segment in told.attached
 

@@ -179,6 +179,14 @@ class Reading:
         """
         return bytes(self._buffer(handle)[handle.offset : handle.offset + handle.size])
 
+    def snapshot(self, handle: Handle) -> bytes:
+        """A copy of the bytes behind a handle that came from somebody who holds it for us, and may
+        have died: right or StaleHandle. Nothing is returned by it.
+        """
+        data = self.copy_out(handle)
+        self._buffer(handle)  # was it still the same afterwards?
+        return data
+
     def open_frame(self, handle: Handle) -> Frame:
         """The handle as a Frame to read; lease and errors as with ``view_array``."""
         return Frame(self.view_array(handle))

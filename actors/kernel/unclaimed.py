@@ -1,0 +1,109 @@
+"""Frames of requests until somebody has accepted them, and while they are kept for another attempt.
+
+Until then nobody knows who will hold them: they belong to their stream. Part of ``Links``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from transport.bus.address import Address
+from transport.shm.memory import Memory
+from transport.shm.passing import Key, key_of
+from transport.wire.handle import Handle
+
+
+def held(values: Sequence[Any]) -> list[Handle]:
+    """The handles that we hold among what an encoded value refers to; bytes in line are
+    nobody's.
+    """
+    return [each for each in values if type(each) is Handle]
+
+
+class Unclaimed:
+    """The frames of this home's requests, by the numbers of their streams."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        #: Handles of requests that nobody has accepted yet, and by way of whom they went; and how
+        #: often each was given back before that.
+        self._requests: dict[int, tuple[Address, list[Handle]]] = {}
+        self._early: Counter[Key] = Counter()
+        #: Handles that are still ours for another attempt: somebody has accepted it and holds them
+        #: too, or it came back.
+        self._kept: dict[int, list[Handle]] = {}
+
+    def requested(self, number: int, values: Sequence[Any], via: Address) -> None:
+        """The frames of a request are on their way with stream ``number``, by way of ``via``."""
+        if values:
+            self._requests[number] = (via, held(values))
+
+    def accepted(self, number: int, peer: int, keep: bool = False) -> None:
+        """``peer`` serves the stream and holds its frames from now on; with ``keep`` we do too,
+        until ``settled``.
+        """
+        handles = self.take(number)
+        for handle in handles:
+            if self._was_early(handle):
+                if not keep:
+                    self._memory.unexport(handle)
+            else:
+                self._memory.lend(handle, peer, number, keep=keep)
+        if keep and handles:
+            self._kept[number] = handles
+
+    def refused(self, number: int) -> None:
+        """Nobody took the stream: its frames come back."""
+        for handle in self.take(number):
+            self._was_early(handle)
+            self._memory.unexport(handle)
+
+    def came_back(self, number: int) -> None:
+        """Nobody took the stream: its frames are ours, until ``settled``, for another attempt."""
+        handles = self.take(number)
+        for handle in handles:
+            self._was_early(handle)
+        if handles:
+            self._kept[number] = handles
+
+    def settled(self, number: int) -> None:
+        """There will be no other attempt: what was kept for it goes back."""
+        for handle in self._kept.pop(number, ()):
+            self._memory.unexport(handle)
+
+    def take(self, number: int) -> list[Handle]:
+        """The frames of a request that we still hold, for another attempt."""
+        kept = self._kept.pop(number, None)
+        return self._requests.pop(number, (None, []))[1] if kept is None else kept
+
+    def came(self, leases: Iterable[Key]) -> None:
+        """Leases have been given back: a quick handler's release may overtake the Accept of the
+        stream that lent the frame.
+        """
+        if self._requests:
+            waiting = self._waiting()
+            self._early.update([each for each in leases if each in waiting])
+
+    def has(self, key: Key) -> bool:
+        """Whether the frame is that of a request that nobody has accepted yet."""
+        return bool(self._requests) and key in self._waiting()
+
+    def via(self, gone: int) -> list[int]:
+        """The streams that went by way of ``gone``."""
+        return [number for number, (via, _) in self._requests.items() if via.incarnation == gone]
+
+    def _waiting(self) -> set[Key]:
+        return {key_of(each) for _, handles in self._requests.values() for each in handles}
+
+    def _was_early(self, handle: Handle) -> bool:
+        if not self._early:
+            return False
+        key = key_of(handle)
+        early = self._early.get(key, 0)
+        if early > 1:
+            self._early[key] = early - 1
+        elif early:
+            del self._early[key]
+        return early > 0
