@@ -117,7 +117,7 @@ class Client(Caller):
     def _begin(self, runtime: Runtime, discovery: _Records, lookup: NodeLookup) -> None:
         """From now on it is a caller: over ``runtime``, to what ``lookup`` finds."""
         self._discovery = discovery
-        self._lookup = lookup
+        self._lookup = runtime.lookup = lookup
         self._open = True
         super().__init__(runtime, lookup.router)
 

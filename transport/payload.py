@@ -19,7 +19,18 @@ from transport.errors import (
     FrameReleased,
     MemoryExhausted,
 )
-from transport.shm.beside import ARRAY, BYTES, FAR, FRAME, INDEX, VIEW, Table, near
+from transport.shm.beside import (
+    ARRAY,
+    BYTES,
+    FAR,
+    FRAME,
+    INDEX,
+    REFERENCE,
+    VIEW,
+    Restore,
+    Table,
+    in_line,
+)
 from transport.shm.frames import Frame
 from transport.shm.inline import array_bytes, array_of
 from transport.shm.kinds import dtype_text
@@ -214,6 +225,9 @@ class _Exporter:
             return self._passes(VIEW, value) or self._buffer(value, VIEW)
         if kind is bytearray:
             return self._buffer(value, VIEW)
+        reference = getattr(kind, "__callhome_reference__", None)
+        if reference is not None:
+            return Opaque(REFERENCE, reference(value))
         array = array_of(value)
         if array is None:
             return None
@@ -321,9 +335,10 @@ def decode_payload(
     codec: str = "msgpack",
     memory: Memory | None = None,
     item: bool = False,
+    near: Restore = in_line,
 ) -> Any:
     """The value of ``encode_payload``; ``handles`` are as they came from the bus. ``item``: it is
-    none of a request.
+    none of a request. ``near`` is ``with_references`` for a reader who knows actors.
 
     A lease lasts until the last view of its array is gone. After an error all of them are given
     back. Raises DecodeError, RemoteProtocolError for handles that are none, StaleHandle.
@@ -335,7 +350,7 @@ def decode_payload(
         return plain(bytes(data), codec)
     if not handles:
         return decode(data, codec=codec, restore=near)
-    table = Table(memory)
+    table = Table(memory, near)
     try:
         table.fill(handles)
         value = decode(data, codec=codec, restore=table.restore)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from actors.config import Rule, Settings, mapping, refuse_unknown
 from actors.errors import SpecError
+from actors.kernel.ref import Ref, write_argument
 
 
 class Checked:
@@ -61,6 +62,8 @@ class Checked:
 def plain_value(value: Any) -> Any:
     if isinstance(value, (Checked, Settings)):
         return value.to_dict()
+    if isinstance(value, Ref):
+        return write_argument(value)
     if isinstance(value, Mapping):
         return {name: plain_value(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):

@@ -26,6 +26,7 @@ from actors.errors import CallHomeError, SpecError
 from actors.kernel.actor import Actor
 from actors.kernel.beats import Heart
 from actors.kernel.lines import name_lines
+from actors.kernel.ref import Ref, read_arguments
 from actors.kernel.runtime import Runtime
 from actors.kernel.stage import StageError
 from actors.messages import Withdraw
@@ -108,22 +109,27 @@ def make_actor(spec: dict[str, Any]) -> Actor:
         named = spec.get("adapter")
         adapter = load_adapter(named, load_target) if named else None
     with _stage("constructor"):
+        given: list[Ref] = []
+        args = read_arguments(spec["args"], given)
         if role == "engine":
             from actors.engine.actor import EngineActor
 
-            return EngineActor(
+            engine = EngineActor(
                 target,
-                spec["args"],
+                args,
                 spec["endpoint"],
                 spec["capacity"],
                 spec["queue"],
                 adapter,
             )
+            engine.given = given
+            return engine
         if not (isinstance(target, type) and issubclass(target, Actor)):
             raise SpecError(
                 f"actor {spec['name']!r}: {spec['class']} is no class derived from Actor"
             )
-        actor: Actor = target(**spec["args"])
+        actor: Actor = target(**args)
+        actor.given = given
         return actor
 
 

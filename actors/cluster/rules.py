@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from actors.config import Rule, folder, host, mapping, nearest, whole, wrong
 from actors.errors import SpecError
+from actors.kernel.ref import Ref
 from actors.router.policy import MODES
 from transport.callhome.address import check_hostport
 
@@ -188,5 +189,5 @@ def _json(value: Any, key: str, depth: int) -> None:
     elif isinstance(value, (list, tuple)):
         for i, part in enumerate(value):
             _json(part, f"{key}[{i}]", depth + 1)
-    elif value is not None and not isinstance(value, (str, int, float, bool)):
-        raise wrong(key, value, "text, a number, a bool, None, or a list or table of these")
+    elif value is not None and not isinstance(value, (str, int, float, bool, Ref)):
+        raise wrong(key, value, "text, a number, a bool, None, a Ref, or a list or table of these")

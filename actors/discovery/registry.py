@@ -123,6 +123,7 @@ class RegistryDiscovery:
     def __init__(self, runtime: Runtime, node: Address) -> None:
         self._runtime = runtime
         self._node = node
+        runtime.node = node.incarnation
         self._mirror = Registry()
         self._answered = asyncio.Event()
         self._subscribed = False

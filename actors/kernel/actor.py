@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from actors.config import Settings
@@ -114,6 +114,8 @@ class Actor:
 
     #: Set by ``attach`` before on_start; use the methods below rather than this.
     runtime: Runtime
+    #: References among its ``args``: bound to its runtime before ``on_start``.
+    given: Sequence[Ref] = ()
     #: Call it with a line of text in ``on_start`` to tell what takes time; set before on_start.
     progress: Callable[[str], None] = staticmethod(lambda text: None)
 
@@ -132,7 +134,9 @@ class Actor:
         self.runtime = runtime
         self.tasks = tasks
         self.counters = Counters()
-        self._lookup = lookup
+        self._lookup = runtime.lookup = lookup
+        for ref in self.given:
+            ref.bind(runtime)
         self._handlers = _table(type(self))
         self._mailbox: Mailbox[Served | tuple[Handler, Any]] = Mailbox(
             runtime.settings.mailbox, runtime.hold_data

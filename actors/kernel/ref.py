@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import functools
 import typing
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
+from actors.errors import ActorDead, DecodeError, EncodeError, Unsupported
 from actors.kernel.calls import DEFAULT, Caller, Timeout
 from actors.kernel.responses import ResponseStream
 from actors.kernel.runtime import Runtime
 from actors.kernel.watchful import OnWarning
 from actors.messages import Tell
 from transport.bus.address import Address
-from transport.errors import LocalProtocolError, RemoteProtocolError
+from transport.errors import LocalProtocolError, RemoteProtocolError, shown
+
+#: Bytes of a name that came from elsewhere; names of actors are shorter.
+_MAX_NAME: Final = 128
 
 
 class Lookup(Protocol):
@@ -74,15 +79,54 @@ _PLAIN: dict[Any, tuple[type, ...]] = {
 
 
 class Ref:
-    """An actor of the node by name. It is looked up at every use, so it survives the actor's
-    restarts.
+    """An actor of the node by name: ``client.ref(name)``, ``cluster.ref(name)``, ``self.ref(name)``
+    in an actor. It is looked up at every use, so it survives the actor's restarts.
+
+    A reference may stand in a message, a request or an item, and arrives as one of the receiver's
+    own; it does not leave its node. ``Ref(name)`` is one for the ``args`` of an ActorSpec or
+    EngineSpec: it can be used from ``on_start`` on. It cannot be pickled or copied.
     """
 
-    def __init__(self, name: str, runtime: Runtime, lookup: Lookup) -> None:
+    def __init__(
+        self, name: str, runtime: Runtime | None = None, lookup: Lookup | None = None
+    ) -> None:
         self.name = name
+        if runtime is not None:
+            self.bind(runtime, lookup)
+
+    def bind(self, runtime: Runtime, lookup: Lookup | None = None) -> None:
+        """Let it be used by ``runtime``; called by whoever made that."""
+        found = lookup or runtime.lookup
+        if found is None:
+            raise ActorDead(f"{runtime.address.name} is outside any node and knows no other actor")
         self._runtime = runtime
-        self._lookup = lookup
+        self._lookup = found
         self._caller = Caller(runtime, self._route)
+
+    def __getattr__(self, attribute: str) -> Any:
+        # Only what ``bind`` sets can be missing.
+        if attribute in ("_runtime", "_lookup", "_caller"):
+            raise LocalProtocolError(
+                f"{self!r} is not bound to a node yet; as an argument of a spec it can be used "
+                "from on_start on, elsewhere take client.ref(name), cluster.ref(name) or self.ref"
+            )
+        raise AttributeError(f"'Ref' object has no attribute {attribute!r}")
+
+    def __repr__(self) -> str:
+        return f"Ref({self.name!r})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise LocalProtocolError(
+            f"{self!r} belongs to this process and is neither pickled nor copied; send it in a "
+            "message, give it among the args of a spec, or hand on its name"
+        )
+
+    def __callhome_reference__(self) -> bytes:
+        """What stands for it in a value."""
+        node = self._runtime.node
+        if not node:
+            raise EncodeError(f"{self!r} of a client outside any node; send the name")
+        return node.to_bytes(8, "big") + self.name.encode()
 
     def _route(self, target: str) -> Address:
         return self._lookup.actor(self.name)
@@ -126,3 +170,47 @@ class Ref:
         """Send a message to a handler that yields; its items come as from ``Client.stream``."""
         target, fields = write_message(message)
         return self._caller.stream(target, fields, timeout=timeout, on_warning=on_warning)
+
+
+def read_reference(data: bytes, runtime: Runtime) -> Ref:
+    """What ``__callhome_reference__`` has written, for ``runtime``. Raises DecodeError, Unsupported
+    when it comes from another node.
+    """
+    try:
+        node, name = int.from_bytes(data[:8], "big"), data[8:].decode()
+    except UnicodeDecodeError:
+        raise DecodeError("a reference to an actor without a name") from None
+    if not node or not name or len(name) > _MAX_NAME:
+        raise DecodeError("a reference to an actor without a name")
+    if node != runtime.node or runtime.lookup is None:
+        raise Unsupported(
+            f"a reference to actor {shown(name)} of another node: references do not leave their "
+            "node; let an engine there do what is to be done"
+        )
+    return Ref(name, runtime)
+
+
+#: A table with this one key stands for a reference among the arguments of a spec.
+_ARGUMENT: Final = "callhome:ref"
+
+
+def write_argument(ref: Ref) -> dict[str, str]:
+    """A reference among the arguments of a spec, as JSON."""
+    return {_ARGUMENT: ref.name}
+
+
+def read_arguments(value: Any, given: list[Ref]) -> Any:
+    """Arguments of a spec with their references in place, each still to be bound and noted in
+    ``given``.
+    """
+    if isinstance(value, Mapping):
+        if value.keys() == {_ARGUMENT}:
+            given.append(Ref(str(value[_ARGUMENT])))
+            return given[-1]
+        return {name: read_arguments(part, given) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [read_arguments(part, given) for part in value]
+    if isinstance(value, Ref):  # of an actor in the launcher's own process
+        given.append(Ref(value.name))
+        return given[-1]
+    return value

@@ -7,8 +7,8 @@ kinds here; where its contents went is not seen in their type.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from transport.errors import DecodeError, RemoteProtocolError
 from transport.shm.frames import private_frame
@@ -23,15 +23,20 @@ if TYPE_CHECKING:
 # Kinds of opaque values with their contents in line. Those whose contents are in the table beside
 # the data, named by their index in it, are ``FAR`` higher.
 BYTES, VIEW, ARRAY, FRAME, FAR = 0, 1, 2, 3, 4
+#: A reference to an actor, as ``actors.kernel.ref`` writes it; never in the table.
+REFERENCE: Final = 8
 INDEX: Final = struct.Struct(">I")
 _NAMES: Final = {VIEW: "a bytearray or memoryview", ARRAY: "an array", FRAME: "a frame"}
+Restore: TypeAlias = Callable[[Opaque], object]
 
 
 class Table:
     """What came beside the data of one value; each entry is read once or dropped."""
 
-    def __init__(self, memory: Memory | None) -> None:
+    def __init__(self, memory: Memory | None, near: Restore | None = None) -> None:
+        """``near`` reads what has its contents in line, where it is to be another than ours."""
         self._memory = memory
+        self._near = near or in_line
         self._entries: list[Handle | list[Any] | None] = []
 
     def fill(self, values: Sequence[Any]) -> None:
@@ -47,8 +52,8 @@ class Table:
     def restore(self, opaque: Opaque) -> object:
         """The codec asks for what an opaque value stands for."""
         kind, data = opaque
-        if kind < FAR:
-            return near(opaque)
+        if kind < FAR or kind == REFERENCE:
+            return self._near(opaque)
         index = INDEX.unpack(data)[0] if len(data) == INDEX.size else -1
         if not 0 <= index < len(self._entries) or kind > FAR + FRAME:
             raise DecodeError(f"opaque value of kind {kind} without a handle")
@@ -68,6 +73,8 @@ class Table:
 
     def restore_bytes(self, opaque: Opaque) -> object:
         """As ``restore``, but all that is not bytes stays where it is."""
+        if opaque.kind == REFERENCE:
+            return Far("a reference to an actor")
         kind = opaque.kind - FAR if opaque.kind >= FAR else opaque.kind
         return Far(_NAMES[kind]) if kind in _NAMES else self.restore(opaque)
 
@@ -98,14 +105,25 @@ class Table:
         return len(unread)
 
 
-def near(opaque: Opaque) -> object:
+def in_line(opaque: Opaque) -> object:
     """The value of contents in line. Raises DecodeError."""
     kind, data = opaque
     if kind == BYTES:
         return data
     if kind == VIEW:
         return memoryview(data)
+    if kind == REFERENCE:
+        raise DecodeError("a reference to an actor, for a reader that knows none")
     if kind not in (ARRAY, FRAME):
         raise DecodeError(f"opaque value of kind {kind} without a handle")
     array = array_from(data)
     return array if kind == ARRAY else private_frame(array)
+
+
+def with_references(read: Callable[[bytes], object]) -> Restore:
+    """As ``in_line``, for who knows actors: ``read`` makes a reference of what was written."""
+
+    def near(opaque: Opaque) -> object:
+        return read(opaque.data) if opaque.kind == REFERENCE else in_line(opaque)
+
+    return near
