@@ -2,8 +2,8 @@
 
 Called by the launcher before it starts a node in a folder that it has just claimed, by
 ``callhome doctor`` for all folders, and for those of clients outside any node by whoever comes
-next: their names are never used again. Shared memory needs no sweeping: a memfd goes with its last
-process.
+next: their names are never used again. Most shared memory needs no sweeping: a memfd goes with its
+last process. Where it is files, those go whose owner holds their lock no more.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ _KEEP = ("lock",)
 
 
 def kill_children(info: NodeInfo) -> list[int]:
-    """SIGKILL those recorded children that have outlived their node, and what dead ones had started;
-    the pids that were there.
+    """SIGKILL those recorded children that have outlived their node, and what they had started,
+    dead ones too; the pids that were there.
 
     Pid and start time must both match, so a process that merely got an old pid is left alone.
     """
-    killed = []
+    killed: list[int] = []
+    if not info.near:
+        return killed  # here its pids are others'; its actors follow a dead node by themselves
     for address in info.children:
         if not alive(address):
             continue
@@ -55,7 +57,7 @@ def sweep_claimed(folder: str) -> list[str]:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, name))
                 lines.append(f"removed {os.path.join(folder, name)}")
-    return lines
+    return [*lines, *(f"removed {path}" for path in sweep_files())]
 
 
 def sweep_folder(folder: str) -> list[str]:

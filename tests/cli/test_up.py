@@ -54,10 +54,12 @@ def hangup() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hangup")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_one_signal_stops_in_order(tool: Tool, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)]
+)
+def test_b156_one_signal_stops_in_order(tool: Tool, tmp_path: Path, number: int, code: int) -> None:
     with up(tool, tmp_path / "log", write_spec(tmp_path, same="same")) as running:
-        assert running.end(number) == 0
+        assert running.end(number) == code
         assert "has stopped" in running.text
     assert_nothing_left(tool)
 
@@ -99,7 +101,7 @@ def test_a_node_that_does_not_answer_is_told(tool: Tool, tmp_path: Path) -> None
         assert found.returncode == 1
         assert "did not answer within 0.2 s; see whether the node hangs" in found.stderr
         os.kill(pid, signal.SIGCONT)
-        assert running.end(signal.SIGINT) == 0
+        assert running.end(signal.SIGINT) == 130
 
 
 def test_a_second_node_of_the_same_name_is_refused(tool: Tool, tmp_path: Path) -> None:

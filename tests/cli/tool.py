@@ -100,7 +100,7 @@ def up(tool: Tool, log: Path, *arguments: str) -> Iterator[Up]:
         running.wait_for("try, from another shell")
         yield running
         if running.process.poll() is None:
-            assert running.end(signal.SIGINT) == 0, running.text
+            assert running.end(signal.SIGINT) == 130, running.text
     finally:
         running.process.kill()
         running.process.wait()

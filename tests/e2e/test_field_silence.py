@@ -31,7 +31,11 @@ async def test_b124_accepted_and_never_begun(
         SLOW, "tests.e2e.cancel_engines:Slow", args={"trace": trace.path}, restart="never"
     )
     settings = Settings.load(
-        ack_timeout=LIMIT, dial_in_timeout=LIMIT, prologue_timeout=LIMIT, stop_grace=LIMIT
+        ack_timeout=LIMIT,
+        dial_in_timeout=LIMIT,
+        prologue_timeout=LIMIT,
+        stop_grace=LIMIT,
+        drain_limit=0.0,
     )
     spec = NodeSpec(engines=[slow], settings=settings)
     async with FarCluster(spec) as cluster, cluster.client() as client:

@@ -1,0 +1,178 @@
+"""B52: whoever is asked to stop lets streams end that are under way, and no longer than is set."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from actors import Client, Cluster, EngineSpec, NodeSpec, RouterSpec, Settings
+from actors.errors import CallHomeError, ConnectionLost
+from tests.e2e.standing import FarClient, on_road
+from tests.waiting import PATIENCE, TICK, wait_until
+
+ENDPOINT = "t.counts.go"
+COUNTS = EngineSpec(ENDPOINT, "tests.e2e.process_engines:Counts", capacity=5)
+#: Items of a stream, and the pause between two: a second and a half in all.
+ITEMS, PAUSE = 15, TICK
+ROADS = ["node", "nodes"]
+
+
+async def read(client: Client, request: dict[str, Any]) -> tuple[list[Any], CallHomeError | None]:
+    """All items, and the error behind them."""
+    items = []
+    try:
+        async with client.stream(ENDPOINT, request) as stream:
+            async for item in stream:
+                items.append(item)
+    except CallHomeError as error:
+        return items, error
+    return items, None
+
+
+@asynccontextmanager
+async def serving(
+    limit: float, road: str, engine: EngineSpec = COUNTS, **more: Any
+) -> AsyncIterator[tuple[Cluster, Client]]:
+    """A cluster whose engine is called by ``road``, and a client that outlives its node."""
+    settings = Settings.load(drain_limit=limit)
+    spec = NodeSpec(engines=[engine], settings=settings, **more)
+    async with Cluster(on_road(spec, road)) as cluster:
+        client = cluster.client() if road == "node" else FarClient(cluster.name, settings)
+        async with client:
+            yield cluster, client
+
+
+def serving_pid(cluster: Cluster) -> int:
+    """The process of the node that serves."""
+    return cluster.nodes[-1].address.pid
+
+
+async def begun(client: Client, count: int, **request: Any) -> list[asyncio.Task[Any]]:
+    """So many streams that have brought their first items."""
+    first = [asyncio.Event() for _ in range(count)]
+
+    async def run(number: int) -> tuple[list[Any], CallHomeError | None]:
+        items = []
+        try:
+            async with client.stream(ENDPOINT, request) as stream:
+                async for item in stream:
+                    items.append(item)
+                    first[number].set()
+        except CallHomeError as error:
+            return items, error
+        return items, None
+
+    tasks = [asyncio.create_task(run(number)) for number in range(count)]
+    for each in first:
+        await asyncio.wait_for(each.wait(), PATIENCE)
+    return tasks
+
+
+@pytest.mark.parametrize("road", ROADS)
+async def test_b52_streams_under_way_end_well_and_new_ones_are_refused(road: str) -> None:
+    async with serving(20.0, road) as (cluster, client):
+        tasks = await begun(client, 5, items=ITEMS, pause=PAUSE)
+        waiting = asyncio.create_task(read(client, {"items": 3, "pause": 0.0}))  # for a place
+        await asyncio.sleep(TICK)
+        told = time.monotonic()
+        os.kill(serving_pid(cluster), signal.SIGTERM)
+        await asyncio.sleep(2 * TICK)
+        _, refused = await read(client, {"items": 1})
+        assert isinstance(refused, CallHomeError)
+        assert refused.code in ("draining", "no_workers", "worker.unavailable"), refused
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            assert await task == (list(range(ITEMS)), None)
+        assert await waiting == ([0, 1, 2], None)
+        await asyncio.wait_for(cluster.wait_ended(), PATIENCE)
+        assert time.monotonic() - told < 15.0  # as soon as the last has ended, not at the limit
+
+
+@pytest.mark.parametrize("road", ROADS)
+async def test_b52_the_limit_ends_streams_with_an_error_that_says_so(road: str) -> None:
+    async with serving(5 * TICK, road) as (cluster, client):
+        tasks = await begun(client, 5, pause=PAUSE)  # they never end
+        queued = asyncio.create_task(read(client, {"items": 1}))
+        await asyncio.sleep(TICK)
+        os.kill(serving_pid(cluster), signal.SIGTERM)
+        results = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+        for items, error in results:
+            assert items == list(range(len(items)))
+            assert isinstance(error, ConnectionLost)
+            assert "the time for streams to end is over (setting drain_limit, 0.5 s)" in str(error)
+        _, error = await queued
+        assert error is not None
+        await asyncio.wait_for(cluster.wait_ended(), PATIENCE)
+
+
+async def test_b52_a_second_signal_ends_the_time_of_streams() -> None:
+    async with serving(60.0, "node") as (cluster, client):
+        (task,) = await begun(client, 1, pause=PAUSE)
+        os.kill(serving_pid(cluster), signal.SIGTERM)
+        await asyncio.sleep(2 * TICK)
+        assert not task.done()
+        os.kill(serving_pid(cluster), signal.SIGTERM)
+        _, error = await asyncio.wait_for(task, PATIENCE)
+        assert isinstance(error, ConnectionLost)
+        _, how = await asyncio.wait_for(cluster.wait_ended(), PATIENCE)
+        assert how.clean
+
+
+async def test_b52_without_streams_nothing_is_waited_for() -> None:
+    settings = Settings.load(drain_limit=600.0)
+    began = time.monotonic()
+    spec = NodeSpec(engines=[COUNTS], settings=settings)
+    async with Cluster(spec) as cluster, cluster.client() as client:
+        tasks = await begun(client, 2, pause=PAUSE)
+        for task in tasks:  # whose callers want no more of them
+            task.cancel()
+        await asyncio.wait(tasks)
+    assert time.monotonic() - began < 100.0
+
+
+async def test_b52_an_engine_that_is_stopped_alone_is_left_by_new_streams() -> None:
+    both = EngineSpec(ENDPOINT, COUNTS.target, replicas=2)
+    async with serving(20.0, "node", both) as (_, client):
+        tasks = await begun(client, 6, items=ITEMS, pause=PAUSE)
+        victim = client.ref(f"{ENDPOINT}-0").address
+        os.kill(victim.pid, signal.SIGTERM)
+        for _ in range(20):
+            assert await read(client, {"items": 2, "pause": 0.0}) == ([0, 1], None)
+        for task in tasks:
+            assert await task == (list(range(ITEMS)), None)
+        await wait_until(lambda: not os.path.exists(f"/proc/{victim.pid}"))
+        assert await read(client, {"items": 2, "pause": 0.0}) == ([0, 1], None)
+
+
+async def test_b52_leaving_the_block_is_a_stop_for_actors_in_this_process_too() -> None:
+    settings = Settings.load(drain_limit=20.0)
+    spec = NodeSpec(
+        engines=[EngineSpec(ENDPOINT, COUNTS.target, place="here")],
+        routers=[RouterSpec(place="here")],
+        settings=settings,
+    )
+    async with Cluster(spec) as cluster:
+        client = await cluster.client().__aenter__()
+        tasks = await begun(client, 2, items=ITEMS, pause=PAUSE)
+    for task in tasks:
+        assert await task == (list(range(ITEMS)), None)
+
+
+async def test_b52_streams_to_other_nodes_end_before_their_own_node_does() -> None:
+    settings = Settings.load(drain_limit=20.0)
+    nodes = on_road(NodeSpec(engines=[COUNTS], settings=settings), "nodes")
+    async with Cluster(nodes) as cluster, FarClient(cluster.name, settings) as client:
+        tasks = await begun(client, 3, items=ITEMS, pause=PAUSE)
+        os.kill(cluster.nodes[0].address.pid, signal.SIGTERM)
+        await asyncio.sleep(2 * TICK)
+        _, refused = await read(client, {"items": 1})
+        assert refused is not None
+        for task in tasks:
+            assert await task == (list(range(ITEMS)), None)
