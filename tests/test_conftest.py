@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.waiting import TICK, wait_until, wait_until_sync
 
+SPAN = re.MULTILINE | re.DOTALL
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -71,12 +73,18 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("kind", PLANTED)
-def test_a_planted_leftover_is_named(tmp_path: Path, kind: str) -> None:
-    body, words = PLANTED[kind]
-    code, output = run_planted(tmp_path, body)
+def test_planted_leftovers_are_named(tmp_path: Path) -> None:
+    bodies = [
+        body.replace("def test_x(", f"def test_{kind.replace(' ', '_')}(")
+        for kind, (body, _) in PLANTED.items()
+    ]
+    code, output = run_planted(tmp_path, "".join(bodies))
     assert code == 1, output
-    assert words in output
+    for kind, (_, words) in PLANTED.items():
+        # What is said of one test: from its name in a line of underscores to the next such line.
+        told = re.search(rf"^_+ .*test_{kind.replace(' ', '_')} _+$(.*?)^[_=]{{5}}", output, SPAN)
+        assert told, f"{kind}: {output}"
+        assert words in told[1], kind
 
 
 def test_tests_that_clean_up_pass(tmp_path: Path) -> None:
