@@ -161,7 +161,7 @@ class Adopting:
 
     def _ask(self, ask: _Ask, stream: int) -> None:
         handle, lender = ask.handle, ask.adoption.lender
-        frame = (handle.segment, handle.offset, handle.generation)
+        frame = frame_of(handle)
         if handle.owner == self._own:  # it has come back to where it was made
             try:
                 self._memory.adopt(frame, lender, self._own, stream)
@@ -248,6 +248,34 @@ class Adopting:
         if peer is not None:
             self._runtime.port.send(peer, Release([lease]), control=True)
 
+    def at_once(self, lender: int, values: list[Any], stream: int) -> list[Any]:
+        """The table of a message whose handles are expected, for a relay that reads them now and
+        goes on without them: what is in others' memory is copied, under the lease of ``lender``.
+        """
+        found = []
+        for value in values:
+            if type(value) is list and len(value) == 3:
+                found.append(value)
+                continue
+            (handle,) = read_handles([value])
+            if handle.owner != lender and handle.segment != NO_SEGMENT:
+                value = self._now(lender, handle, stream)
+                self._give_back(lender, handle)
+            found.append(value)
+        return found
+
+    def _now(self, lender: int, handle: Handle, stream: int) -> Any:
+        try:
+            if handle.owner == self._own:
+                self._memory.adopt(frame_of(handle), lender, self._own, stream)
+                return handle
+            data = self._memory.reading.snapshot(handle)
+        except CallHomeError as error:
+            self._memory.reading.spoil(handle, str(error))
+            return handle
+        self._memory.forgo([handle])
+        return [handle.dtype, list(handle.shape), data]
+
     # Requests, which wait at who serves them.
 
     def waits(self, stream: Served, begin: Callable[[], None]) -> bool:
@@ -304,6 +332,11 @@ class Adopting:
                 self._open -= 1
                 if not ask.done:
                     self._settle(ask)
+
+
+def frame_of(handle: Handle) -> tuple[int, int, int]:
+    """What its owner knows a frame by."""
+    return (handle.segment, handle.offset, handle.generation)
 
 
 def _nothing() -> None:

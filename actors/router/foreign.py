@@ -50,10 +50,12 @@ class ForeignDispatch:
             if size > most:  # seen before all of it is copied
                 raise TooLarge(f"a request of {size} bytes", size=str(size), limit=str(most))
             runtime.attach(open.segments)
+            runtime.expect(open.handles)
+            handles = runtime.adopting.at_once(open.home.incarnation, open.handles, open.stream)
         except BaseException:
             runtime.drop(open.handles)
             raise
-        return transcode_request(open.payload, open.handles, open.codec, codec, runtime.memory)
+        return transcode_request(open.payload, handles, open.codec, codec, runtime.memory)
 
     def generate_bidirectional(self, open: Open, worker: Record, home: Address) -> None:
         """See ``StreamingDispatch``: all request items travel on a socket of their own."""

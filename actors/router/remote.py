@@ -81,10 +81,11 @@ class RemoteDispatch:
         if open.handles:
             runtime.attach(open.segments)
             runtime.expect(open.handles)
-            request = outgoing(runtime, open.payload, open.handles, 0)
+            handles = runtime.adopting.at_once(home.incarnation, open.handles, open.stream)
+            request = outgoing(runtime, open.payload, handles, 0)
             if request is None:  # all in line already
-                size = len(open.payload) + sum(len(each[2]) for each in open.handles)
-                request = Outgoing(open.payload, open.handles, [], size, 0)
+                size = len(open.payload) + sum(len(each[2]) for each in handles)
+                request = Outgoing(open.payload, handles, [], size, 0)
         elif len(open.payload) > most:
             request = outgoing(runtime, open.payload, [], 0)
         elif not open.payload:
