@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +35,7 @@ class State:
     files: Counter[str] = field(default_factory=Counter)
     shared: list[str] = field(default_factory=list)
     #: What the descriptors of each actor are.
-    held: dict[str, Counter[str]] = field(default_factory=dict)
+    held: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
 
 def living(client: Client, kind: str) -> list[Record]:
