@@ -110,7 +110,7 @@ def make_actor(spec: dict[str, Any]) -> Actor:
         adapter = load_adapter(named, load_target) if named else None
     with _stage("constructor"):
         given: list[Ref] = []
-        args = read_arguments(spec["args"], given)
+        args = spec["args"] if role == "node" else read_arguments(spec["args"], given)
         if role == "engine":
             from actors.engine.actor import EngineActor
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from actors.config import Settings
 from actors.errors import ActorDead, Overloaded, Unsupported
 from actors.kernel.calls import Caller
+from actors.kernel.chains import CHAIN, KEY, Handlings
 from actors.kernel.mailbox import IN_HANDLER, Mailbox
 from actors.kernel.ref import Lookup, Ref, read_message
 from actors.kernel.role import Role
@@ -141,6 +142,7 @@ class Actor:
         self._mailbox: Mailbox[Served | tuple[Handler, Any]] = Mailbox(
             runtime.settings.mailbox, runtime.hold_data
         )
+        self._handlings = Handlings(runtime.address.name, runtime.address.incarnation)
         self._serving = Serving(runtime, self.role(), self.counters)
         runtime.serving = self._serving
         runtime.on(Tell, self._told)
@@ -241,6 +243,8 @@ class Actor:
             self._serving.end(stream, Unsupported(f"{self.name} takes no stream of requests"))
         elif handler.streams:
             stream.task = self.tasks.create_task(self._run_stream(stream, handler))
+        elif circle := self._handlings.circle(stream.open.metadata.get(KEY)):
+            self._serving.end(stream, circle)
         elif not self._mailbox.room:
             self.counters.refused += 1
             self._serving.end(
@@ -251,6 +255,7 @@ class Actor:
 
     async def _run_stream(self, stream: Served, handler: Handler) -> None:
         stream.begun = True
+        CHAIN.set(str(stream.open.metadata.get(KEY, "")))
         await self._serving.pump.run(stream, self._items(stream, handler))
 
     async def _items(self, stream: Served, handler: Handler) -> AsyncIterator[Any]:
@@ -271,7 +276,9 @@ class Actor:
             if isinstance(work, Served):
                 await self._answer(work)
             else:
+                self._handlings.begin()
                 await self._take(*work)
+            self._handlings.end()
 
     async def _take(self, handler: Handler, payload: bytes) -> None:
         try:
@@ -293,6 +300,7 @@ class Actor:
     async def _run_ask(self, stream: Served) -> None:
         stream.begun = True
         handler = self._handlers[stream.open.target]
+        self._handlings.begin(str(stream.open.metadata.get(KEY, "")))
         error: BaseException | None = None
         try:
             message = read_message(self._serving.request(stream), handler.message)

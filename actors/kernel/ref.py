@@ -11,8 +11,10 @@ from typing import Any, Final, Protocol
 
 from actors.errors import ActorDead, DecodeError, EncodeError, Unsupported
 from actors.kernel.calls import DEFAULT, Caller, Timeout
+from actors.kernel.chains import CHAIN, KEY
 from actors.kernel.responses import ResponseStream
 from actors.kernel.runtime import Runtime
+from actors.kernel.sent import Request
 from actors.kernel.watchful import OnWarning
 from actors.messages import Tell
 from transport.bus.address import Address
@@ -78,6 +80,16 @@ _PLAIN: dict[Any, tuple[type, ...]] = {
 }
 
 
+class _Asker(Caller):
+    """Calls to one actor; they tell which handlings of others they come from."""
+
+    def _request(self, *arguments: Any) -> Request:
+        sent = super()._request(*arguments)
+        if chain := CHAIN.get():
+            sent.context.metadata[KEY] = chain
+        return sent
+
+
 class Ref:
     """An actor of the node by name: ``client.ref(name)``, ``cluster.ref(name)``, ``self.ref(name)``
     in an actor. It is looked up at every use, so it survives the actor's restarts.
@@ -101,7 +113,7 @@ class Ref:
             raise ActorDead(f"{runtime.address.name} is outside any node and knows no other actor")
         self._runtime = runtime
         self._lookup = found
-        self._caller = Caller(runtime, self._route)
+        self._caller = _Asker(runtime, self._route)
 
     def __getattr__(self, attribute: str) -> Any:
         # Only what ``bind`` sets can be missing.

@@ -345,8 +345,6 @@ class Runtime:
             return
         self.check_close()
         self.belonging.close()
-        if self._loop.is_closed():
-            self.port.last_words()
         self.home.close(reason)
         self.links.send_releases()
         # Also to those who only sent to us: an engine's sockets must not outlive its callers.

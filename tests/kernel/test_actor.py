@@ -181,6 +181,7 @@ async def test_beyond_the_bound_asks_are_refused_and_tells_wait_with_their_sende
 async def test_what_tells_carry_counts_towards_the_bytes_that_may_wait(tmp_path: Path) -> None:
     runtime = Runtime(run=str(tmp_path), name="caller", settings=Settings(outbox_bytes=1 << 20))
     try:
+        (tmp_path / "deaf.1.d").touch()
         deaf = Ref("deaf", runtime, Found(runtime.address._replace(name="deaf", incarnation=1)))
         for _ in range(70):
             await deaf.tell(Add(1))

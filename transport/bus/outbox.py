@@ -51,6 +51,7 @@ class Outbox:
         path: str,
         drained: Callable[[], None],
         queue: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         """Open the outlet. Raises PeerLost when nobody is bound at ``path``, OutboxFull when there
         is no socket left.
@@ -59,7 +60,7 @@ class Outbox:
             text = f"{self.address} has no inbox at {path}: it has closed, or was never there"
             raise PeerLost(f"{text}; look it up again", sent="no")
         try:
-            self.outlet = Outlet(context, path, drained, queue)
+            self.outlet = Outlet(context, path, drained, queue, loop)
         except zmq.ZMQError as error:
             # Out of descriptors or sockets. It costs this peer, not its whole actor.
             text = f"no socket can be opened towards {self.address}: {error}; raise ulimit -n"

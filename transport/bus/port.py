@@ -218,7 +218,7 @@ class Port:
         box = Outbox(to, control, self._limits)
         if to.incarnation not in self._bus.ports:
             path = inbox_path(self.run, to, "c" if control else "d")
-            box.connect(self._bus.context, path, lambda: self._drained(box), _PIPE)
+            box.connect(self._bus.context, path, lambda: self._drained(box), _PIPE, self._loop)
         self._boxes[to.incarnation, control] = box
         box.messages.append(self._hello)
         return box
@@ -239,7 +239,7 @@ class Port:
         """Flush at this tick's end: for whoever collects items outside the outboxes."""
         if not self._flush_planned:
             self._flush_planned = True
-            if not self._bursting:
+            if not self._bursting and not self._loop.is_closed():
                 self._loop.call_soon(self.flush)
 
     def burst(self, begins: bool) -> None:
@@ -384,10 +384,6 @@ class Port:
         self._bus.ports.pop(self.address.incarnation, None)
         if not self.fault():
             remove_inboxes(self.run, self.address)
-
-    def last_words(self) -> None:
-        """The loop has closed: from here to ``close`` nothing is left to a later turn."""
-        self._flush_planned = True
 
     def forked(self) -> None:
         """In a forked child: the sockets and their files are the parent's."""

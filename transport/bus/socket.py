@@ -131,13 +131,14 @@ class Outlet:
         path: str,
         drained: Callable[[], None],
         queue: int,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._socket = context.socket(zmq.PUSH)
         self._socket.sndhwm = queue
         self._socket.linger = _LAST_WORDS
         self._socket.connect(f"ipc://{path}")
         self._drained = drained
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._fd = int(self._socket.fd)
         self._waiting: deque[bytes] = deque()
         self._watched = False
