@@ -105,8 +105,8 @@ class Watchful:
                 if verdict is not FINE:
                     told[peer, verdict] += 1
                     self._begin(stream, _trouble(peer, verdict), now)
-            elif trouble.far:
-                continue
+            elif trouble.far and peer.incarnation == stream.via.incarnation:
+                continue  # whoever has told of it tells of its end
             elif verdict.well:
                 self._end(stream, trouble, now)
             elif verdict.since != trouble.began or verdict.code != trouble.code:
@@ -118,7 +118,9 @@ class Watchful:
             )  # fmt: skip
 
     def _warned(self, sender: int, m: Warned) -> None:
-        """The ingress of another node tells of its engine, by way of the stream's router."""
+        """A router tells of an engine that has not accepted so far, or, for its ingress, of one on
+        another node.
+        """
         stream = self._runtime.home.streams.get(m.stream)
         if stream is None:
             return
@@ -126,6 +128,8 @@ class Watchful:
         if sender not in (peer.incarnation, stream.via.incarnation):
             raise RemoteProtocolError(f"a warning of stream {m.stream} from a stranger")
         now, trouble = time.monotonic(), stream.trouble
+        if peer.incarnation != stream.via.incarnation and (trouble is None or not trouble.far):
+            return  # accepted by an engine of this node, which we look at ourselves
         if m.code == THAWED:
             if trouble is not None and trouble.far:
                 self._end(stream, trouble, now)

@@ -12,10 +12,8 @@ from actors.discovery.base import Discovery, Listener
 from actors.discovery.merged import MergedDiscovery
 from actors.errors import Unsupported
 from actors.kernel.actor import Actor, handles
-from actors.kernel.beats import Lookout
 from actors.kernel.role import Role
 from actors.kernel.served import Served
-from actors.kernel.verdicts import Verdict
 from actors.messages import (
     BusyAt,
     Credit,
@@ -25,7 +23,6 @@ from actors.messages import (
     Kill,
     Lost,
     Open,
-    Record,
     Report,
     Stop,
     Workers,
@@ -33,6 +30,7 @@ from actors.messages import (
 from actors.router.choosing import Choosing
 from actors.router.custom import LIMIT, UserPolicy, load_policy
 from actors.router.faults import FAULTS, SILENT, TOLD, code_of
+from actors.router.health import Health
 from actors.router.leaving import Leaving
 from actors.router.member import Limits
 from actors.router.members import Members
@@ -131,7 +129,9 @@ class RouterActor(Actor):
         self.members.when_added.append(self._ways.lifecycle.added)
         self.members.when_removed.append(self._ways.lifecycle.removed)
         self._follow()
-        self._watch()
+        self._health = Health(runtime, self.members, self.occupancy)
+        self._health.start()
+        self._closers.append(self._health.stop)
         self._closers.append(self._ways.close)
         self._listen()
         self._ways.start()
@@ -156,25 +156,6 @@ class RouterActor(Actor):
         if self.follows:
             members.when_added.append(reports.known)
             members.when_removed.append(lambda record, reason: reports.gone(record))
-
-    def _watch(self) -> None:
-        """Look after the engines of this node: one that is frozen or stalled gets no streams."""
-        members = self.members
-
-        def judge(address: Address, verdict: Verdict) -> None:
-            code = "" if verdict.well else verdict.code
-            members.judge(address.incarnation, code, verdict.since)
-
-        lookout = Lookout(self.runtime, members.near, judge)
-
-        def again(record: Record) -> None:
-            verdict = lookout.unwell.get(record.address.incarnation)
-            if verdict is not None and not record.via:
-                judge(record.address, verdict)
-
-        members.when_added.append(again)
-        lookout.start()
-        self._closers.append(lookout.stop)
 
     def _listen(self) -> None:
         """Opens for endpoints are routed, all others are for this actor itself."""
@@ -277,6 +258,7 @@ class RouterActor(Actor):
         """Behind the barrier: permits and unaccepted streams of a dead worker."""
         self._plane.home_down(address, reason)
         self.members.down(address, reason)
+        self._health.down(address)
         for home, stream in self.occupancy.remove(address.incarnation):
             self.runtime.port.send(home, Lost(stream, address, reason), control=True)
 

@@ -208,6 +208,10 @@ class Occupancy:
         """The streams of this router that a worker has; they may come and go meanwhile."""
         return self._by_worker.get(worker.place, {}).keys()
 
+    def holders(self, place: Place) -> list[tuple[Address, int]]:
+        """Home and number of each stream of this router that a worker has."""
+        return [(home, key[1]) for key, home in self._by_worker.get(place, {}).items()]
+
     def report(self, report: Report) -> list[tuple[Key, str]]:
         """Take in a report; the streams that it names as settled, with their error codes.
 

@@ -1,11 +1,11 @@
-"""Engines that are busy, that block their loop, or that hold the interpreter."""
+"""An engine that is busy, that blocks its loop, or that holds the interpreter."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import time
 from collections.abc import AsyncIterator
+from itertools import takewhile
 from typing import Any
 
 from actors import Context, Engine
@@ -14,7 +14,7 @@ Request = dict[str, Any]
 
 
 class Counter(Engine[Request, Any]):
-    """``n`` items, ``pause`` seconds apart; what else it is to do stands in the request."""
+    """``n`` items, ``pause`` seconds apart; what else it is to do before stands in the request."""
 
     async def generate(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
         if seconds := request.get("sleep"):
@@ -23,7 +23,7 @@ class Counter(Engine[Request, Any]):
             await asyncio.to_thread(hold, seconds)
         until = time.monotonic() + request.get("burn", 0.0)
         while time.monotonic() < until:
-            sum(range(2_000))
+            sum(range(5_000_000))  # 50 to 200 ms in which the loop does not turn
             await asyncio.sleep(0)
         for number in range(request.get("n", 1)):
             yield number
@@ -32,14 +32,6 @@ class Counter(Engine[Request, Any]):
 
 
 def hold(seconds: float) -> None:
-    """Compute in C and keep the interpreter for so long: nothing else of the process runs."""
-    library = ctypes.PyDLL(None)
-    values = (ctypes.c_int * 400_000)()
-    order = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-    strtod = library.strcoll
-    strtod.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
-    text = b"a" * 1_000_000
-    del values, order
+    """Compute for so long and keep the interpreter: in a loop in C nobody else has a turn."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        strtod(text, text)
+    sum(takewhile(until.__gt__, iter(time.monotonic, None)))

@@ -1,0 +1,292 @@
+"""B38: actors that are stopped or blocked are seen, left out and warned of, and serve again by
+themselves; whoever is merely busy is none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from actors import (
+    Client,
+    Cluster,
+    EngineSpec,
+    NodeSpec,
+    ResponseStream,
+    RouterSpec,
+    Settings,
+    StreamWarning,
+)
+from actors.cluster.node import Ps
+from actors.errors import AllBusy, DeadlineExceeded, LocalProtocolError, WorkerUnavailable
+from actors.kernel.watchful import OnWarning
+from tests.e2e.standing import ROADS, Standing, standing, wait_idle
+from tests.e2e.watching import kill
+from tests.waiting import TICK, wait_until
+
+GO = "t.count.go"
+#: What is noticed is noticed within this; the default is 3, and works by the same sums.
+LIMIT = 2.0
+SETTINGS = Settings.load(frozen_after=LIMIT, stop_grace=1.0)
+#: What the machine may take beyond a time that is asked for: others work on it, too.
+SLACK = 20 * TICK
+
+
+def node(*routers: RouterSpec) -> NodeSpec:
+    engine = EngineSpec(GO, "tests.e2e.frozen_engines:Counter", replicas=2, capacity=512)
+    return NodeSpec(engines=[engine], routers=routers or [RouterSpec()], settings=SETTINGS)
+
+
+@pytest.fixture(scope="module", params=ROADS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Standing]:
+    """Two workers of one endpoint, on the node of their callers or on another."""
+    with standing(node(), request.param) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def near() -> Iterator[Standing]:
+    """The same on one node, with two routers."""
+    with standing(node(RouterSpec(name="one"), RouterSpec(name="two"))) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process is stopped inside."""
+    kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGCONT)
+
+
+async def states(client: Client) -> dict[int, str]:
+    """The state of each worker by its instance."""
+    return {each.instance: each.state for each in await client.workers(GO)}
+
+
+async def wait_state(client: Client, instance: int, state: str, within: float) -> float:
+    """Seconds until a worker is in this state."""
+    began = time.monotonic()
+
+    async def so() -> bool:
+        return (await states(client)).get(instance) == state
+
+    await wait_until(so, within, f"{instance} is {state}")
+    return time.monotonic() - began
+
+
+async def workers(client: Client) -> list[tuple[int, int]]:
+    """Instance and pid of both workers, as soon as both are known and free."""
+
+    async def both() -> bool:
+        return list((await states(client)).values()) == ["free", "free"]
+
+    await wait_until(both, what="two free workers")
+    pids = {each.instance: each.address.pid for each in client.records() if each.endpoint == GO}
+    return [(instance, pids[instance]) for instance in await states(client)]
+
+
+async def gather(items: ResponseStream) -> list[int]:
+    return [each async for each in items]
+
+
+async def test_b38_a_stopped_worker_gets_nothing_and_is_back_by_itself(
+    cluster: Standing, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster.client(frozen_after=LIMIT) as client:
+        (frozen, pid), (other, _) = await workers(client)
+        heard: list[StreamWarning] = []
+        async with contextlib.AsyncExitStack() as stack:
+            held: list[ResponseStream] = []
+            for number in range(100):
+                hear = heard.append if number else deaf
+                items = client.stream(
+                    GO, {"n": 40, "pause": 0.05}, instance=frozen, on_warning=hear
+                )
+                held.append(await stack.enter_async_context(items))
+            first = [await anext(each) for each in held]
+            assert first == [0] * 100
+            call = asyncio.ensure_future(
+                client.call(GO, {"pause": LIMIT}, instance=frozen, timeout=LIMIT + 10 * TICK)
+            )
+            began = time.monotonic()
+            with stopped(pid):
+                rest = [asyncio.ensure_future(gather(each)) for each in held]
+                await wait_state(client, frozen, "frozen", LIMIT + SLACK)
+                await wait_until(lambda: len(heard) >= 99, SLACK, "all streams are warned")
+                assert time.monotonic() - began >= 1.0
+                assert await asyncio.gather(*(client.call(GO, {}) for _ in range(20))) == [0] * 20
+                assert (await states(client))[other] == "free"
+                with pytest.raises(WorkerUnavailable, match=r"is frozen since \d"):
+                    await client.call(GO, {}, instance=frozen)
+                await look_at_ps(client)
+                with pytest.raises(DeadlineExceeded, match=rf"pid {pid}\).* is frozen: .* for \d"):
+                    await call
+            assert await wait_state(client, frozen, "free", SLACK) < 2.0 + SLACK
+            assert await asyncio.gather(*rest) == [list(range(1, 40))] * 100
+        check_warnings(held, heard, pid)
+        assert any("boom" in str(each.exc_info) for each in caplog.records)
+        lines = [each for each in caplog.records if "is frozen" in each.getMessage()]
+        assert 1 <= len(lines) <= 3, "one line for all of them, not one for each"
+        await wait_until(lambda: not client.runtime.home.streams)
+        await wait_idle(client)
+        assert await client.call(GO, {}, instance=frozen) == 0
+
+
+async def look_at_ps(client: Client) -> None:
+    """The node shows one of its actors as frozen, and the others as they are."""
+    rows = await client.ref("node").ask(Ps(False), timeout=5.0)
+    found = {row["name"]: row for row in rows if row["state"] == "frozen"}
+    if not any(row["endpoint"] == GO for row in rows):
+        return  # the node of the callers, which runs no engine
+    ((_, row),) = found.items()
+    assert row["endpoint"] == GO
+    assert row["since"] > 1.0
+    assert row["reason"] == "its process is stopped"
+    assert row["in_flight"] is None
+
+
+def check_warnings(held: list[ResponseStream], heard: list[StreamWarning], pid: int) -> None:
+    """Each stream was told that it froze, once, and that it goes on; the text says who."""
+    for each in held:
+        codes = [warning.code for warning in each.warnings]
+        assert codes == ["frozen", "thawed"], each.warnings
+        for warning in each.warnings:
+            assert f"(pid {pid})" in warning.text
+            assert " s" in warning.text
+            assert warning.since > 0.5
+    # One listens badly: that is his own affair.
+    assert len(heard) == 2 * len(held) - 2
+
+
+def deaf(warning: StreamWarning) -> None:
+    raise ValueError("boom")
+
+
+async def never_awaited(warning: StreamWarning) -> None:
+    """Takes no warning."""
+
+
+@pytest.mark.parametrize("listener", [never_awaited, 7])
+async def test_b38_who_is_to_be_warned_can_be_called(near: Standing, listener: OnWarning) -> None:
+    async with near.client() as client:
+        with pytest.raises(LocalProtocolError, match="on_warning"):
+            client.stream(GO, {}, on_warning=listener)
+        with pytest.raises(LocalProtocolError, match="on_warning"):
+            await client.call(GO, {}, on_warning=listener)
+
+
+async def test_b38_a_blocked_loop_and_a_held_interpreter_are_stalled(near: Standing) -> None:
+    """Both at once: then nobody is left, and that is what a caller is told."""
+    async with near.client(frozen_after=LIMIT) as client:
+        (sleeper, _), (holder, _) = await workers(client)
+        seconds = LIMIT + 15 * TICK
+        async with (
+            client.stream(GO, {"sleep": seconds, "n": 3}, instance=sleeper) as slept,
+            client.stream(GO, {"hold": seconds, "n": 3}, instance=holder) as held,
+        ):
+            slow = [asyncio.ensure_future(gather(each)) for each in (slept, held)]
+
+            async def both() -> bool:
+                seen = [await states(client), await states(client)]  # by either router
+                return all(set(each.values()) == {"stalled"} for each in seen)
+
+            await wait_until(both, LIMIT + SLACK, "both are stalled")
+            with pytest.raises(AllBusy, match=r"2 stalled.*is stalled since"):
+                await client.call(GO, {})
+            assert await asyncio.gather(*slow) == [[0, 1, 2], [0, 1, 2]]
+            assert slept.warnings[0].code == "stalled"
+            assert "event loop is blocked" in slept.warnings[0].text
+            assert "stalled" in [each.code for each in held.warnings]
+        for each in (sleeper, holder):
+            assert await wait_state(client, each, "free", SLACK) < SLACK
+
+
+def burner() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-S", "-c", "while 1: 0"])
+
+
+async def test_b38_busy_is_not_frozen(near: Standing) -> None:
+    """Workers that compute all the time, on cores that others want as well."""
+    burners = [burner() for _ in range(len(os.sched_getaffinity(0)))]
+    try:
+        async with near.client(frozen_after=LIMIT) as client:
+            both = await workers(client)
+            seconds, found, warned = LIMIT + 5 * TICK, set[str](), list[StreamWarning]()
+            busy = [
+                asyncio.ensure_future(
+                    client.call(GO, {"burn": seconds}, instance=each, on_warning=warned.append)
+                )
+                for each, _ in both
+            ]
+            while not all(each.done() for each in busy):
+                found |= set((await states(client)).values())
+                await asyncio.sleep(TICK)
+            assert await asyncio.gather(*busy) == [0, 0]
+            assert found == {"free"}
+            assert not warned
+    finally:
+        for each in burners:
+            each.kill()
+            each.wait()
+
+
+async def test_b38_a_frozen_router_is_passed_over(near: Standing) -> None:
+    async with near.client(frozen_after=LIMIT) as client:
+        await workers(client)
+        pid = near.pids["one"]
+        with stopped(pid):
+            calls = [
+                asyncio.ensure_future(client.call(GO, {}, timeout=LIMIT + 10 * TICK))
+                for _ in range(4)
+            ]
+            heard: list[StreamWarning] = []
+            items = [client.stream(GO, {"n": 2}, on_warning=heard.append) for _ in range(2)]
+            streams = [asyncio.ensure_future(gather(each)) for each in items]
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            lost = [each for each in results if isinstance(each, BaseException)]
+            assert results.count(0) == 2
+            assert len(lost) == 2, "every other one has gone to the frozen router"
+            for each in lost:
+                assert isinstance(each, DeadlineExceeded)
+                assert f"one (pid {pid}) is frozen" in str(each)
+            assert [each.code for each in heard] == ["frozen"]
+            for _ in range(10):
+                assert await client.call(GO, {}, timeout=SLACK) == 0
+        assert await asyncio.gather(*streams) == [[0, 1], [0, 1]]
+        await wait_until(lambda: client.runtime.vigil.well(client.ref("one").address), 2.0 + SLACK)
+        for _ in range(4):
+            assert await client.call(GO, {}, timeout=SLACK) == 0
+
+
+async def test_b38_those_who_wait_are_served_when_it_goes_on() -> None:
+    engine = EngineSpec(GO, "tests.e2e.frozen_engines:Counter")
+    spec = NodeSpec(engines=[engine], routers=[RouterSpec(queue=10)], settings=SETTINGS)
+    began = 0.0
+    async with Cluster(spec) as cluster, cluster.client() as client:
+        await wait_until(lambda: client.records())
+        (instance,) = await states(client)
+        pid = client.ref(GO).address.pid
+        with stopped(pid):
+            await wait_state(client, instance, "frozen", LIMIT + SLACK)
+            waiting = [asyncio.ensure_future(client.call(GO, {}, timeout=60)) for _ in range(5)]
+            done, _ = await asyncio.wait(waiting, timeout=2 * TICK)
+            assert not done
+        assert await asyncio.gather(*waiting) == [0] * 5
+        kill(pid, signal.SIGSTOP)
+        await wait_state(client, instance, "frozen", LIMIT + SLACK)
+        began = time.monotonic()
+    assert time.monotonic() - began < 1.0 + SLACK, "it ends within its grace: SIGKILL reaches it"
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
