@@ -207,6 +207,7 @@ class Actor:
         counters = self.counters.to_dict() | {f"bus.{name}": count for name, count in port.items()}
         counters |= {"memory.bytes": memory.in_use, "memory.slots": memory.slots}
         counters["memory.lent"] = memory.lent
+        counters["tasks"] = len(asyncio.all_tasks())
         counters |= {
             f"calls.{name}": count for name, count in self.runtime.home.between.statistics().items()
         }
