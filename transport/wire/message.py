@@ -33,6 +33,7 @@ _LARGE = 16_384
 #: A packer or unpacker that had to grow beyond this, in bytes, is not kept: it would never shrink.
 _KEPT = 16 << 20
 _BYTES = frozenset([bytes])
+_INT = frozenset([int])
 #: Faults after which a batch is noise: an error for each of its bytes would take 700 times its size
 #: and hold up the loop for as long.
 _MOST_FAULTS = 1000
@@ -139,12 +140,20 @@ def _inner(hint: Any) -> Callable[[Any], Any] | None:
             return _builder(member)
         if get_origin(member) is list and get_args(member)[0] is bytes:
             return _all_bytes
+        if get_origin(member) is list and get_args(member)[0] is int:
+            return _all_ints
         if get_origin(member) is list and _is_record(get_args(member)[0]):
             build = _builder(get_args(member)[0])
             return lambda values: [build(_as_list(value)) for value in values]
         if get_origin(member) is tuple:
             return tuple
     return None
+
+
+def _all_ints(values: list[Any]) -> list[Any]:
+    if not _INT.issuperset(map(type, values)):
+        raise RemoteProtocolError("a number among several is none")
+    return values
 
 
 def _all_bytes(values: list[Any]) -> list[Any]:
