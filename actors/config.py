@@ -235,6 +235,7 @@ class Settings:
     outbox_bytes: int = _setting(256 * MIB, size(1 * MIB, 64 * GIB))
     #: Messages that an actor takes in before it has handled them.
     mailbox: int = _setting(1024, whole(1, 1 << 24))
+    mailbox_bytes: int = _setting(64 * MIB, size(64 * KIB, 64 * GIB))
     #: Limits that hold unless a request brings its own.
     connect_timeout: float | None = _setting(5.0, limit)
     first_item_timeout: float | None = _setting(600.0, limit)

@@ -140,7 +140,7 @@ class Actor:
             ref.bind(runtime)
         self._handlers = _table(type(self))
         self._mailbox: Mailbox[Served | tuple[Handler, Any]] = Mailbox(
-            runtime.settings.mailbox, runtime.hold_data
+            runtime.settings.mailbox, runtime.hold_data, runtime.settings.mailbox_bytes
         )
         self._handlings = Handlings(runtime.address.name, runtime.address.incarnation)
         self._serving = Serving(runtime, self.role(), self.counters)
@@ -227,7 +227,7 @@ class Actor:
             self.counters.failed(Unsupported(text))
             log.warning("%s: a tell of %s is dropped: %s %s", self.name, who, self.name, text)
             return
-        self._mailbox.put((handler, m.payload))
+        self._mailbox.put((handler, m.payload), len(m.payload))
 
     def handled(self) -> str:
         """Names of the messages that this actor handles, for errors."""
@@ -252,7 +252,7 @@ class Actor:
                 stream, Overloaded(f"the mailbox of {self.name} is full; ask again later")
             )
         else:
-            self._mailbox.put(stream)
+            self._mailbox.put(stream, len(stream.open.payload))
 
     async def _run_stream(self, stream: Served, handler: Handler) -> None:
         stream.begun = True

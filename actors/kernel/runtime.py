@@ -130,13 +130,18 @@ class Runtime:
     def _hear_of_peers(self) -> None:
         self.on(Hello, self._hello)
         self.on(Bye, lambda sender, m: self.peers.left(sender))
-        self.on(Down, lambda sender, m: self.peers.reason(m.address, m.reason))
+        self.on(Down, self._down_word)
 
     def _hello(self, sender: int, m: Hello) -> None:
         known = self.peers.find(sender)
         if m.address.incarnation != sender or (known is not None and known != m.address):
             raise RemoteProtocolError(f"{m.address} claims to be somebody else")
         self.peers.note(m.address)
+
+    def _down_word(self, sender: int, m: Down) -> None:
+        if self.node and sender != self.node:
+            raise RemoteProtocolError("only the node says how others have ended")
+        self.peers.reason(m.address, m.reason)
 
     @property
     def memory(self) -> Memory:

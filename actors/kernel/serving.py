@@ -245,17 +245,19 @@ class Serving:
         stream.context.kill(str(error))
 
     def _stop(self, sender: int, m: Stop) -> None:
-        self._cancel(m.home, m.stream, m.reason, kill=False)
+        self._cancel(sender, m, kill=False)
 
     def _kill(self, sender: int, m: Kill) -> None:
-        self._cancel(m.home, m.stream, m.reason, kill=True)
+        self._cancel(sender, m, kill=True)
 
-    def _cancel(self, home: int, number: int, reason: str, kill: bool) -> None:
-        stream = self.streams.get((home, number))
+    def _cancel(self, sender: int, m: Stop | Kill, kill: bool) -> None:
+        stream, reason = self.streams.get((m.home, m.stream)), m.reason
         if stream is None:
-            self._tombstones.put(home, number, time.monotonic(), kill, reason)
+            self._tombstones.put(m.home, m.stream, time.monotonic(), kill, reason)
             self.runtime.plan_tick()
             return
+        if sender != m.home and (stream.router is None or sender != stream.router.incarnation):
+            raise RemoteProtocolError(f"stream {m.stream} of {stream.home} is not the sender's")
         if kill:
             stream.context.kill(reason)
             if stream.key in self.streams:

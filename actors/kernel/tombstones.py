@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-#: How long a cancel is remembered, in seconds, and how many for each home.
+#: How long a cancel is remembered, in seconds, how many for each home, and for how many homes.
 AGE = 5.0
 MOST = 1024
+HOMES = 4096
 
 
 class Tombstone(NamedTuple):
@@ -29,6 +30,8 @@ class Tombstones:
 
     def put(self, home: int, number: int, now: float, kill: bool, reason: str) -> None:
         """Remember a cancel; a kill stays one when a stop follows it."""
+        if home not in self._homes and len(self._homes) >= HOMES:
+            del self._homes[next(iter(self._homes))]  # anybody can make up homes
         stones = self._homes.setdefault(home, OrderedDict())
         before = stones.get(number)
         stones[number] = Tombstone(now, kill or (before is not None and before.kill), reason)
