@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 #: How long an owner may take to answer, in seconds; then the bytes are copied.
 _ANSWER: Final = 1.0
-#: Questions to owners that are open at a time; beyond them bytes are copied.
 _MOST: Final = 4096
 
 
@@ -81,6 +80,8 @@ class Adopting:
         self.begins: Callable[[], None] = _nothing
         self._asked: dict[Key, deque[_Ask]] = {}
         self._open = 0
+        #: Questions that may be open at a time; beyond them bytes are copied.
+        self.most = _MOST
         self._due: deque[_Ask] = deque()
         runtime.on(Adopt, self._adopt)
         runtime.on(Adopted, self._adopted)
@@ -174,7 +175,7 @@ class Adopting:
         owner = peers.find(handle.owner)
         if owner is None or not peers.watch(owner):
             self._settle(ask)  # dead: what is in its memory stays as it is
-        elif self._open >= _MOST:
+        elif self._open >= self.most:
             self._copy(ask)
         else:
             self._open += 1
@@ -196,7 +197,7 @@ class Adopting:
         if not ask.done:
             self._settle(ask, "" if m.ok else m.reason or "its owner has it no more")
         elif m.ok:  # too late: nobody here looks at it
-            self._release(sender, [list(key[1:])])
+            self._release(sender, list(key[1:]))
 
     def check(self, now: float) -> bool:
         """The coarse timer: owners that do not answer are not waited for."""

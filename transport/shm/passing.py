@@ -40,6 +40,11 @@ def received(value: NDArray[Any] | memoryview) -> tuple[Handle, memoryview] | No
     """
     import numpy as np
 
+    if isinstance(value, memoryview) and isinstance(value.obj, np.ndarray):
+        found = received(value.obj)
+        if found is None or not value.c_contiguous or value.nbytes != found[0].size:
+            return None  # a part of it
+        return found[0]._replace(dtype="", shape=(value.nbytes,)), found[1]
     array: Any = None
     base: Any = value
     for _ in range(_DEPTH):
@@ -65,12 +70,7 @@ def _whole(
     handle = tie.handle
     if handle is None or id(flat) != tie.flat:
         return None  # made in this process, or by somebody who has dug down to the mapping
-    if isinstance(value, memoryview):
-        ours = value.c_contiguous and value.nbytes == handle.size
-        if not ours or flat is not value.obj:
-            return None  # of a memoryview alone there is no telling where in the array it begins
-        return handle._replace(dtype="", shape=(handle.size,)), base
-    if value.nbytes != handle.size or not value.flags.c_contiguous:
+    if isinstance(value, memoryview) or value.nbytes != handle.size or not value.flags.c_contiguous:
         return None
     if value.__array_interface__["data"][0] != flat.__array_interface__["data"][0]:
         return None
