@@ -34,8 +34,9 @@ RUNNING: Final = "running"
 IDLE: Final = "idle"
 #: Nobody can say (it has another PID namespace): the beats decide alone.
 HIDDEN: Final = "hidden"
-#: Part of its time that a process computes which holds the interpreter.
-_BURNS: Final = 0.2
+#: Seconds of CPU without a beat that show that something holds the interpreter, however little CPU
+#: there is to be had: 20 of the intervals after which a thread has to let others go on.
+_BURNS: Final = 0.1
 #: What is noticed is noticed within the limit: less the period of looks, and of beats.
 _SOONER_FROZEN: Final = 2 * LOOK
 _SOONER_STALLED: Final = PERIOD + LOOK
@@ -90,7 +91,6 @@ class Judge:
     """One process under one watcher; ``limit`` in seconds, 0: never judged."""
 
     __slots__ = (
-        "_asked",
         "_frozen",
         "_looked",
         "_quiet",
@@ -108,10 +108,8 @@ class Judge:
         self._looked = 0.0
         #: Seconds without a beat: as the beat's time says, and as was seen here.
         self._quiet = self._seen = 0.0
-        #: CPU that it had used when it was last asked, in this silence; None: not asked.
+        #: CPU that it had used when it was first asked in this silence; None: not asked.
         self._used: float | None = None
-        #: When it was last asked.
-        self._asked = 0.0
         self.verdict = FINE
 
     def look(self, sign: Sign | None, ask: Callable[[], Process | None], now: float) -> Verdict:
@@ -143,15 +141,17 @@ class Judge:
         if process is None:
             return FINE
         state, began = process.state, now - self._quiet
-        before, self._used = self._used, None if state == STOPPED else process.used
-        since, self._asked = now - self._asked, now
+        if state == STOPPED:
+            self._used = None
+        elif self._used is None:
+            self._used = process.used
         if self._quiet < self._frozen:
             return self.verdict
         if state == STOPPED:
             return self._told(FROZEN, began, state)
-        if before is None or self._seen < _LEAST:
+        if self._seen < _LEAST:
             return self.verdict
-        if state != HIDDEN and process.used - before >= _BURNS * since:
+        if state != HIDDEN and self._used is not None and process.used - self._used >= _BURNS:
             return self._told(STALLED, began, RUNNING)
         if state == RUNNING:
             return self.verdict

@@ -35,7 +35,7 @@ from tests.waiting import TICK, wait_until
 GO = "t.count.go"
 #: What is noticed is noticed within this; the default is 3, and works by the same sums.
 LIMIT = 2.0
-SETTINGS = Settings.load(frozen_after=LIMIT, stop_grace=1.0)
+SETTINGS = Settings.load(frozen_after=LIMIT)
 #: What the machine may take beyond a time that is asked for: others work on it, too.
 SLACK = 20 * TICK
 
@@ -272,7 +272,8 @@ async def test_b38_a_frozen_router_is_passed_over(near: Standing) -> None:
 
 async def test_b38_those_who_wait_are_served_when_it_goes_on() -> None:
     engine = EngineSpec(GO, "tests.e2e.frozen_engines:Counter")
-    spec = NodeSpec(engines=[engine], routers=[RouterSpec(queue=10)], settings=SETTINGS)
+    settings = Settings.load(frozen_after=LIMIT, stop_grace=1.0)
+    spec = NodeSpec(engines=[engine], routers=[RouterSpec(queue=10)], settings=settings)
     began = 0.0
     async with Cluster(spec) as cluster, cluster.client() as client:
         await wait_until(lambda: client.records())

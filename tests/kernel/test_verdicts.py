@@ -82,7 +82,7 @@ def noticed(found: list[str], code: str) -> float:
         ({"beats": False, "state": IDLE, "rate": 0.9}, STALLED),
         ({"turns": False}, STALLED),
         ({"turns": False, "state": RUNNING, "rate": 1.0}, STALLED),
-        ({"beats": False, "state": RUNNING, "rate": 0.05}, WELL),
+        ({"beats": False, "state": RUNNING, "rate": 0.01}, WELL),
         ({"beats": False, "state": None}, WELL),
         ({"state": RUNNING, "rate": 1.0}, WELL),
         ({}, WELL),
