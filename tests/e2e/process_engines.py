@@ -36,8 +36,6 @@ class Keeper(Engine[Any, Any]):
         self.child = subprocess.Popen(["sleep", "1000"])
 
     async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
-        if request == "orphan":  # one whose parent is gone, and which ends by itself
-            subprocess.run(["sh", "-c", "sleep 0.2 & exit 0"], check=True)
         yield [os.getpid(), self.child.pid]
 
 
@@ -103,3 +101,10 @@ class NoModel(Actor):
             os._exit(3)
         sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Shot(Actor):
+    """Dies of a signal a moment after its start."""
+
+    async def on_start(self) -> None:
+        asyncio.get_running_loop().call_later(0.5, os.kill, os.getpid(), signal.SIGSEGV)
