@@ -17,6 +17,7 @@ from actors.discovery.lookup import NodeLookup
 from actors.discovery.registry import RegistryDiscovery
 from actors.errors import ActorDead
 from actors.kernel.calls import Caller
+from actors.kernel.names import NameClaim
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
 from actors.kernel.space import whose
@@ -35,7 +36,8 @@ class WorkerState(NamedTuple):
     """One worker of an endpoint as a router sees it; ``Client.workers`` tells of them.
 
     ``instance`` is what ``call``, ``stream`` and ``open`` take. ``load`` counts streams, ``device``
-    is what its EngineSpec says. ``state``: ``free``, ``busy`` (over a threshold), ``leased`` (it
+    is what its EngineSpec says, ``device_id`` which of its host's that is (``cuda:1``), "" where
+    its environment does not tell. ``state``: ``free``, ``busy`` (over a threshold), ``leased`` (it
     has refused a stream a moment ago), ``quarantined`` (it failed) or ``trial`` (the next stream
     shows whether it works again). ``where``: "" on this node, else the ``host:port`` of its node.
     """
@@ -48,6 +50,7 @@ class WorkerState(NamedTuple):
     device: str
     state: str
     where: str
+    device_id: str
 
 
 class _Records(Discovery, Protocol):
@@ -83,6 +86,8 @@ class Client(Caller):
         self._settings = settings
         unique = f"client-{os.getpid():x}-{secrets.token_hex(2)}"
         self._name = unique if name is None else SOCKET_NAME(name, "Client.name")
+        self._named = name is not None
+        self._claim: NameClaim | None = None
         self._bus = bus
         self._entered = False
         self._open = False
@@ -96,13 +101,21 @@ class Client(Caller):
 
     async def __aenter__(self) -> Self:
         """Bind the inboxes and learn who is where. Raises ActorDead when the node does not
-        answer.
+        answer, NameTaken when a living client of the node has the name that this one was given.
         """
         if self._entered:
             raise LocalProtocolError("this client was entered before; make another one")
         self._entered = True
         node = read_node(self._run)
-        runtime = Runtime(run=self._run, name=self._name, settings=self._settings, bus=self._bus)
+        if self._named:
+            self._claim = NameClaim(self._run, self._name)
+        try:
+            runtime = Runtime(
+                run=self._run, name=self._name, settings=self._settings, bus=self._bus
+            )
+        except BaseException:
+            self._give_name_back()
+            raise
         try:
             discovery = RegistryDiscovery(runtime, node)
             await discovery.start(runtime.settings.connect_timeout)
@@ -110,6 +123,7 @@ class Client(Caller):
             await lookup.start()
         except BaseException:
             runtime.close()
+            self._give_name_back()
             raise
         self._begin(runtime, discovery, lookup)
         return self
@@ -138,6 +152,11 @@ class Client(Caller):
             self.runtime.check_close()
             self._discovery.stop()
             self.runtime.close("its client was closed")
+            self._give_name_back()
+
+    def _give_name_back(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
 
     def ref(self, name: str) -> Ref:
         """An actor of the node by name, for tell, ask and stream; it need not be alive yet."""

@@ -21,7 +21,9 @@ from actors.cluster.folder import folders, read_info, try_lock
 from actors.cluster.sweep import sweep_folder
 from actors.config import Settings
 from actors.errors import CallHomeError
+from actors.kernel.descriptors import fellows
 from transport.bus.address import MAX_PATH
+from transport.bus.shared import socket_limit
 
 DISTRIBUTION: Final = "callhome"
 #: The lowest versions, as in setup.cfg (a test compares them).
@@ -31,6 +33,7 @@ FLOORS: Final = {"pyzmq": "25.1", "msgpack": "1.2.4", "numpy": "1.26", "psutil":
 _TAIL: Final = len("/cluster/a/demo.shout.generate-0.ffffffffffffffff.d")
 _FEW_FILES: Final = 1024
 _MANY_FILES: Final = 4096
+_FEW_SOCKETS: Final = 1024
 
 #: Read one byte of our memory as a reader on this node does; argv: pid, descriptor.
 _READER: Final = """
@@ -159,11 +162,20 @@ def _pidfd() -> Iterator[Finding]:
 
 def _files() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    text = f"open files: {soft} allowed (hard limit {hard})"
+    text = (
+        f"open files: {soft} allowed (hard limit {hard}), enough for nodes of some {fellows(soft)} "
+        "actors and clients"
+    )
     if soft < _FEW_FILES:
         yield Finding("FAIL", text, f"ulimit -n {_MANY_FILES}")
     elif soft < _MANY_FILES:
-        yield Finding("warn", text, f"ulimit -n {_MANY_FILES} for more than some 200 actors")
+        yield Finding("warn", text, f"ulimit -n {_MANY_FILES} for larger ones")
+    else:
+        yield Finding("ok", text)
+    sockets = socket_limit()
+    text = f"sockets: {sockets} in a process, by ZeroMQ's limit"
+    if sockets < _FEW_SOCKETS:
+        yield Finding("warn", text, "install a pyzmq whose libzmq was built for more (epoll)")
     else:
         yield Finding("ok", text)
 

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from actors.client import Client
-from actors.cluster.cores import parse_cores, plan
+from actors.cluster.cores import cpu_quota, parse_cores, permitted, plan, told
 from actors.cluster.first import First
 from actors.cluster.folder import (
     Claim,
@@ -37,6 +37,7 @@ from actors.cluster.spec import NodeSpec
 from actors.cluster.sweep import sweep_claimed, sweep_folder, sweep_stale
 from actors.config import FOLDER_NAME, Settings
 from actors.errors import ActorDead, LocalProtocolError, SpecError
+from actors.kernel.descriptors import scarce
 from actors.kernel.exits import Exit
 from actors.kernel.ref import Ref
 from actors.kernel.spawn import Child, Launch
@@ -100,6 +101,10 @@ class _Node:
                 self._tell(f"left by a dead node: {line}")
             for line in sweep_stale(self.spec.settings.run):
                 self._tell(f"left by another that was killed: {line}")
+            if few := scarce(len(self.spec.instances())):
+                self._tell(f"warning: {few}")
+            for line in told(self._cpus, len(self._cpus), cpu_quota(), permitted()):
+                self._tell(f"node {self.spec.name}: {line}")
             spec = node_child(self.spec, self.cluster, claim.folder, claim.fd, self._cpus)
             launch = Launch(
                 spec=spec,

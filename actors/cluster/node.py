@@ -23,7 +23,7 @@ from actors.cluster.spec import NodeSpec
 from actors.cluster.unmet import plain
 from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
-from actors.errors import ActorDead, NoWorkers
+from actors.errors import ActorDead, NoWorkers, RemoteProtocolError
 from actors.kernel.actor import Actor, handles
 from actors.kernel.beats import Lookout
 from actors.kernel.exits import Exit, Orphans
@@ -127,13 +127,23 @@ class NodeActor(Actor):
 
     def _on_publish(self, sender: int, message: Publish) -> None:
         """The launcher's process has an actor; should that process die, ``when_down`` says so."""
+        self._check_sender(sender, message.record.address)
         if self.runtime.peers.watch(message.record.address):
             self._registry.add(message.record)
             self._note_doors()
 
     def _on_withdraw(self, sender: int, message: Withdraw) -> None:
+        for record in self._registry.records:
+            if record.instance == message.instance:
+                self._check_sender(sender, record.address)
         self._registry.remove(message.instance, None, message.reason)
         self._note_doors()
+
+    def _check_sender(self, sender: int, actor: Address) -> None:
+        """Only an actor's own process speaks for it. Raises RemoteProtocolError."""
+        who = self.runtime.peers.find(sender)
+        if sender != actor.incarnation and (who is None or who.pid != actor.pid):
+            raise RemoteProtocolError(f"{actor} is not of the sender's process")
 
     def _on_peer_down(self, address: Address, reason: str) -> None:
         if not self.runtime.peers.alive(address):

@@ -1,14 +1,25 @@
-"""The descriptors 0 to 2, which a program may have been started without.
+"""Descriptors: 0 to 2, which a program may have been started without, and how many there may be.
 
-What it opens first is then given their numbers: its pipes, its sockets, its event loop. A child
-must neither take those for its stdout, nor lose a descriptor that was meant for it.
+What is opened first is given the numbers that are missing of 0 to 2: pipes, sockets, the event
+loop. A child must neither take those for its stdout, nor lose a descriptor that was meant for it.
+Every peer of an actor costs some, and whoever has none left loses that peer.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import subprocess
+from typing import Final
+
+#: Descriptors of an actor by itself, and for each process that it has to do with both ways: a
+#: socket for data and one for control, each with its connection, two connections that come in, a
+#: pidfd, a segment that is being attached.
+OWN: Final = 64
+EACH: Final = 8
+#: Clients that a node is expected to have beside its actors.
+CLIENTS: Final = 32
 
 
 def fill_descriptors() -> None:
@@ -35,3 +46,30 @@ def raised(fd: int) -> int:
     moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(fd)
     return moved
+
+
+def needed(actors: int, clients: int = CLIENTS) -> int:
+    """Descriptors that one of ``actors`` may come to need, if it deals with all others."""
+    return OWN + EACH * (actors + clients)
+
+
+def fellows(soft: int) -> int:
+    """Actors and clients together that ``soft`` descriptors a process are enough for."""
+    return max((soft - OWN) // EACH, 0)
+
+
+def scarce(actors: int) -> str:
+    """What is wrong with the limit of open files for a node of so many actors, with the next step;
+    "" when it is enough.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = needed(actors)
+    if soft >= need:
+        return ""
+    step = f"ulimit -n {max(need, 4096)}"
+    if need > hard:
+        step = f"raise the hard limit (limits.conf, LimitNOFILE=, --ulimit nofile=), then {step}"
+    return (
+        f"open files: {soft} allowed (hard limit {hard}), and each of {actors} actors may need "
+        f"{need}, with {CLIENTS} clients; {step}, or peers will be lost"
+    )
