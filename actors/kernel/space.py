@@ -35,6 +35,22 @@ def space_beside(run: str) -> int:
     return 0 if space in (0, own) else own
 
 
+def whose(path: str) -> str:
+    """Words for a path that may not be entered: the folder it ends at, and both users."""
+    while True:
+        try:
+            owner = os.stat(path).st_uid
+        except PermissionError:
+            path = os.path.dirname(path)
+        except OSError as error:
+            return str(error)
+        else:
+            return (
+                f"{path!r} belongs to uid {owner}, this process runs as uid {os.geteuid()} and may "
+                "not enter it; run both as one user"
+            )
+
+
 def knock(path: str) -> socket.socket:
     """A connection to the inbox at ``path``, on which nothing is ever said: it ends with its owner.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -21,6 +22,9 @@ from transport.wire.handle import SHARED, Announcement
 
 PROC, SOCKET, FILE, AUTO = "proc", "socket", "file", "auto"
 _KEPT = 4096
+_FAILURES = 256
+#: Seconds for which a failure is believed.
+_LEARNED = 5.0
 _LIMITS = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -47,6 +51,8 @@ class Roads:
         self._space = space
         self._door = door
         self._kept: OrderedDict[int, str] = OrderedDict()
+        #: Until when a segment is not tried again, why, and what would help.
+        self._failures: OrderedDict[Announcement, tuple[float, str, str]] = OrderedDict()
         #: What would help where the last attempt has failed: "file", or "".
         self.wanted = ""
 
@@ -57,6 +63,7 @@ class Roads:
         and the next step.
         """
         self.wanted = FILE if self._road in (AUTO, FILE) and not announced.path else ""
+        self._look_back(announced)
         causes: list[str] = []
         for road in self._candidates(announced):
             try:
@@ -78,9 +85,23 @@ class Roads:
                 f"frame_road is {self._road!r} here, and it is not to be had by that",
                 "set frame_road to 'auto' on both sides; until then frames go as inline bytes",
             )
-        if len(causes) == 1:
-            raise failure
-        raise AttachFailed("; then ".join(causes))
+        if len(causes) > 1:
+            failure = AttachFailed("; then ".join(causes))
+        self._failures[announced] = (time.monotonic() + _LEARNED, str(failure), self.wanted)
+        if len(self._failures) > _FAILURES:
+            self._failures.popitem(last=False)
+        raise failure
+
+    def _look_back(self, announced: Announcement) -> None:
+        """Raise what a moment ago was found out: each attempt may hold the loop up."""
+        found = self._failures.get(announced)
+        if found is not None and time.monotonic() < found[0]:
+            self.wanted = found[2]
+            raise AttachFailed(found[1])
+
+    def taken(self, owner: int) -> str:
+        """The road by which this owner's memory was reached last, "" for none."""
+        return self._kept.get(owner, "")
 
     def forget(self, owner: int) -> None:
         """It is gone."""
