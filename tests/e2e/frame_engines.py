@@ -23,7 +23,7 @@ def write(frame: Frame, number: int) -> Frame:
     """Fill a frame so that ``check`` knows it."""
     array = frame.array
     array[_HEAD:] = number % 251
-    head = np.array([number, zlib.crc32(array[_HEAD:])], "<u8")
+    head = np.array([number, zlib.crc32(array[_HEAD:].data)], "<u8")
     array[:_HEAD] = head.view("u1")
     return frame
 
@@ -31,7 +31,7 @@ def write(frame: Frame, number: int) -> Frame:
 def check(array: np.ndarray[Any, Any], number: int) -> None:
     """Raise ValueError unless the array is frame ``number``, whole."""
     found, crc = (int(each) for each in array[:_HEAD].view("<u8"))
-    if (found, crc) != (number, zlib.crc32(array[_HEAD:])):
+    if (found, crc) != (number, zlib.crc32(array[_HEAD:].data)):
         raise ValueError(f"frame {found} in place of {number}, or torn")
     if int(array[-1]) != number % 251:
         raise ValueError(f"frame {number} holds the bytes of another")

@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -191,7 +191,9 @@ def main() -> None:
     if name == "small-shm":
         small_shm(*numbers)
         return
-    asyncio.run({"flat": flat, "slow": slow, "torn": torn, "through": through}[name](*numbers))
+    programs: dict[str, Callable[..., Coroutine[Any, Any, object]]]
+    programs = {"flat": flat, "slow": slow, "torn": torn, "through": through}
+    asyncio.run(programs[name](*numbers))
 
 
 if __name__ == "__main__":

@@ -100,7 +100,9 @@ class Ties:
         for tie in list(self._alive.values()):
             base = tie() if tie.queue is queue else None
             if base is not None:
-                yield tie.key, base.nbytes, tie.since
+                # The base is a view of the whole mapping.
+                size = base.nbytes if tie.handle is None else tie.handle.size
+                yield tie.key, size, tie.since
 
     def wake(self) -> None:
         """Tell the loop that something is on a queue."""
