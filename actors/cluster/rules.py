@@ -65,8 +65,9 @@ def _located(value: Any, key: str) -> str:
     file = getattr(loaded, "__file__", None)
     if file is None or not os.path.isfile(file):  # it is "<stdin>" for a script on stdin
         raise SpecError(
-            f"{key}: {qualname} was defined in no file (at a prompt, with -c or on stdin), so a "
-            "child process cannot import it; put it into a module"
+            f"{key}: {qualname} was defined in no file (at a prompt, in a notebook, with -c or on "
+            "stdin), so a child process cannot import it; define the class in a module, a file of "
+            "its own that you import"
         )
     return f"{os.path.abspath(file)}:{qualname}"
 
