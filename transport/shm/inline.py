@@ -26,7 +26,8 @@ _ALIGNED: Final = 16
 def array_of(value: object) -> NDArray[Any] | None:
     """The array that an object is or offers to be, or None.
 
-    Raises EncodeError for a class derived from ndarray, whose nature would be lost.
+    Raises EncodeError for a class derived from ndarray, whose nature would be lost, and for an
+    object that offers an array and then has none.
     """
     numpy = sys.modules.get("numpy")
     kind = type(value)
@@ -40,7 +41,14 @@ def array_of(value: object) -> NDArray[Any] | None:
     import numpy as np
 
     offered: Any = value
-    made: Any = np.asarray(offered) if hasattr(kind, "__array__") else np.from_dlpack(offered)
+    try:
+        made: Any = np.asarray(offered) if hasattr(kind, "__array__") else np.from_dlpack(offered)
+    except Exception as error:  # whatever another library raises: a tensor on a device, with a
+        # gradient, or of a dtype that numpy does not have
+        raise EncodeError(
+            f"{qualified_name(kind)} cannot be read as an array ({type(error).__name__}: {error}); "
+            "send it detached, on the CPU, and in a dtype of numpy's"
+        ) from error
     if type(made) is not np.ndarray:
         raise EncodeError(f"{qualified_name(kind)} offers {type(made).__name__}; send an ndarray")
     return made
