@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 #: How long an owner may take to answer, in seconds; then the bytes are copied.
 _ANSWER: Final = 1.0
 _MOST: Final = 4096
+_MET: Final = 4096
 
 
 class Adoption:
@@ -83,6 +84,8 @@ class Adopting:
         #: Questions that may be open at a time; beyond them bytes are copied.
         self.most = _MOST
         self._due: deque[_Ask] = deque()
+        #: Owners whose memory others have announced, the latest last.
+        self._met: dict[int, None] = {}
         runtime.on(Adopt, self._adopt)
         runtime.on(Adopted, self._adopted)
 
@@ -107,12 +110,12 @@ class Adopting:
 
     # The reader's side.
 
-    def meet(self, announcement: Announcement) -> None:
-        """Somebody announces memory that may be another's: get to know that one.
+    def meet(self, announcement: Announcement, by: int) -> None:
+        """``by`` announces memory that may be another's: get to know that one.
 
         Raises AttachFailed when it is dead: nobody can map its memory any more.
         """
-        if announcement.owner == self._own:
+        if announcement.owner in (self._own, by):
             return
         peers = self._runtime.peers
         address = peers.find(announcement.owner)
@@ -125,9 +128,16 @@ class Adopting:
                 announcement.space,
             )
             peers.note(address)
+        self._met[address.incarnation] = None
+        if len(self._met) > _MET:
+            del self._met[next(iter(self._met))]
         if not peers.watch(address):
             raise AttachFailed(f"the owner of the frames, {address}, is dead; send bytes")
         self.begins()
+
+    def has_met(self, owner: int) -> bool:
+        """Whether somebody has announced memory of ``owner`` that is not he."""
+        return owner in self._met
 
     def lent_on(self, lender: int, values: list[Any]) -> bool:
         """Whether among the handles of a message there are others than of ``lender``'s memory."""
@@ -174,7 +184,7 @@ class Adopting:
         peers = self._runtime.peers
         owner = peers.find(handle.owner)
         if owner is None or not peers.watch(owner):
-            self._settle(ask)  # dead: what is in its memory stays as it is
+            self._settle(ask, self._gone(handle))
         elif self._open >= self.most:
             self._copy(ask)
         else:
@@ -184,6 +194,12 @@ class Adopting:
             self._due.append(ask)
             self._runtime.port.send(owner, Adopt(lender, *frame, stream), control=True)
             self._runtime.plan_tick()
+
+    def _gone(self, handle: Handle) -> str:
+        """Of a dead owner: what is in its memory stays as it is. Why it cannot be read, or ""."""
+        if self._memory.reading.is_mapped(handle):
+            return ""
+        return "its owner has died, and its memory is not mapped here"
 
     def _adopted(self, sender: int, m: Adopted) -> None:
         key = (sender, m.segment, m.offset, m.generation)

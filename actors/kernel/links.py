@@ -41,6 +41,8 @@ _ANSWER = 1.0
 #: Frames of a request whose router died are kept this long, in seconds, for an engine that has
 #: them.
 _LATE_ACCEPT = 10.0
+#: And the memory of a dead actor, whose frames others handed on to us, is mapped so long.
+_LATE_FRAMES = 3.0
 #: In one message.
 MAX_HANDLES = 65_536
 #: ``[dtype, shape, bytes]`` stands in the table where the peer cannot read our memory.
@@ -261,19 +263,18 @@ class Links:
             self._runtime.peers.watch(peer)
         ok, reason = True, ""
         try:
-            if announcement.owner != sender:
-                self._runtime.adopting.meet(announcement)
+            self._runtime.adopting.meet(announcement, sender)
             self.memory.attach(announcement)
         except CallHomeError as error:
             ok, reason = False, str(error)[:500]
         if peer is not None:
             self._answer_to(peer, announcement, ok, reason)
 
-    def attach(self, segments: list[Any]) -> None:
-        """Attach what an Open announces. Raises AttachFailed, RemoteProtocolError."""
+    def attach(self, segments: list[Any], home: int) -> None:
+        """Attach what an Open of ``home`` announces. Raises AttachFailed, RemoteProtocolError."""
         for each in segments:
             announcement = announcement_from_wire(each)
-            self._runtime.adopting.meet(announcement)
+            self._runtime.adopting.meet(announcement, home)
             try:
                 self.memory.attach(announcement)
             except AttachFailed as error:
@@ -337,7 +338,12 @@ class Links:
         """
         self.memory.take_back(address.incarnation)
         self.memory.forget(address.incarnation)
-        self.memory.detach(address.incarnation)
+        if self._runtime.adopting.has_met(address.incarnation):
+            # Others may have sent us frames of it before they heard of its death.
+            self.memory.reading.mourn(address.incarnation)
+            self._runtime.peers.later(_LATE_FRAMES, self.memory.detach, address.incarnation)
+        else:
+            self.memory.detach(address.incarnation)
         self._answer(address.incarnation)
         for number in self.unclaimed.via(address.incarnation):
             # An engine that got the Open just before may still accept it and read the frames.

@@ -266,10 +266,10 @@ class Runtime:
         """Lease an item's handles to the peer that it goes to."""
         return await self.links.lend(encoded, peer, number)
 
-    def attach(self, segments: list[Any]) -> None:
-        """Attach what an Open announces. Raises AttachFailed."""
+    def attach(self, segments: list[Any], home: int) -> None:
+        """Attach what an Open of ``home`` announces. Raises AttachFailed."""
         if segments:
-            self.links.attach(segments)
+            self.links.attach(segments, home)
 
     def expect(self, handles: list[Any]) -> None:
         """Handles have arrived that somebody will look at later, perhaps after their owner died."""

@@ -12,7 +12,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from actors.errors import Draining
 from actors.kernel.pump import Pump, engine_error
 from actors.kernel.role import Role
 from actors.kernel.served import Key, Served
@@ -101,7 +100,7 @@ class Serving:
             self.end(stream, ConnectionLost(f"{m.target}: {self._shut}", sent="no"))
             return
         try:
-            self.runtime.attach(m.segments)
+            self.runtime.attach(m.segments, key[0])
             self.runtime.expect(m.handles)
         except CallHomeError as error:
             stream.taken = True  # nobody was told that we hold its frames
@@ -353,8 +352,7 @@ class Serving:
         """This actor stops: every home is told so, every handler is cancelled, no stream begins."""
         self._shut = reason
         for stream in list(self.streams.values()):
-            text = f"{stream.open.target}: {reason}"
-            self.end(stream, ConnectionLost(text) if stream.begun else Draining(text))
+            self.end(stream, ConnectionLost(f"{stream.open.target}: {reason}"))
             stream.context.kill(reason)
             if stream.task is not None:
                 stream.task.cancel()

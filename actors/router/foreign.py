@@ -49,7 +49,7 @@ class ForeignDispatch:
             size = len(open.payload) + sum(each.size for each in read_handles(open.handles))
             if size > most:  # seen before all of it is copied
                 raise TooLarge(f"a request of {size} bytes", size=str(size), limit=str(most))
-            runtime.attach(open.segments)
+            runtime.attach(open.segments, open.home.incarnation)
             runtime.expect(open.handles)
             handles = runtime.adopting.at_once(open.home.incarnation, open.handles, open.stream)
         except BaseException:

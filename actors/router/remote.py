@@ -79,7 +79,7 @@ class RemoteDispatch:
         runtime = self._plane.runtime
         request: Outgoing | None = None
         if open.handles:
-            runtime.attach(open.segments)
+            runtime.attach(open.segments, home.incarnation)
             runtime.expect(open.handles)
             handles = runtime.adopting.at_once(home.incarnation, open.handles, open.stream)
             request = outgoing(runtime, open.payload, handles, 0)

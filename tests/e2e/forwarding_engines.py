@@ -157,4 +157,5 @@ RELAY = EngineSpec(endpoint="f.relay.go", engine=HERE + "Relay", capacity=64, na
 SECOND = EngineSpec(endpoint="f.second.go", engine=HERE + "Relay", capacity=64, name="second")
 LEAF = EngineSpec(endpoint="f.leaf.go", engine=HERE + "Leaf", capacity=64, name="leaf")
 COUNT = EngineSpec(endpoint="f.count.go", engine=HERE + "Counting", capacity=64, name="count")
-ALL = [MAKER, RELAY, SECOND, LEAF, COUNT]
+FOUR = [MAKER, RELAY, SECOND, LEAF]
+ALL = [*FOUR, COUNT]

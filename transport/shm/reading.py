@@ -62,6 +62,7 @@ class Reading:
         #: Handles that came and have been neither opened nor dropped, by owner.
         self._expected: dict[int, Counter[Release]] = {}
         self._dead: set[int] = set()
+        self._mourned: set[int] = set()
         #: Why what came and was not ours to look at is stale, by ``(owner, segment, offset,
         #: generation)``.
         self._spoilt: dict[tuple[int, int, int, int], deque[str]] = {}
@@ -109,12 +110,24 @@ class Reading:
         key = (handle.owner, handle.segment, handle.offset, handle.generation)
         self._spoilt.setdefault(key, deque()).append(reason)
 
+    def is_mapped(self, handle: Handle) -> bool:
+        """Whether the segment of a handle is mapped here."""
+        return (handle.owner, handle.segment) in self._mapped
+
+    def mourn(self, owner: int) -> None:
+        """An owner has died whose frames others may still hand on to us: its segments stay mapped
+        until ``detach``, and nothing of it goes on from here.
+        """
+        self._mourned.add(owner)
+
     def announcement(self, owner: int, segment: int) -> Announcement | None:
         """What ``owner``, who is not known to be dead, has announced, for others who are to map it;
         None: it is not mapped here.
         """
         found = self._mapped.get((owner, segment))
-        return None if found is None or owner in self._dead else found.announced
+        if found is None or owner in self._dead or owner in self._mourned:
+            return None
+        return found.announced
 
     def detach(self, owner: int) -> None:
         """Let go of a dead owner's segments, once no expected handle names them.
@@ -125,6 +138,7 @@ class Reading:
             self._dead.add(owner)
             return
         self._dead.discard(owner)
+        self._mourned.discard(owner)
         self._highest.pop(owner, None)
         self.roads.forget(owner)
         for key in [key for key in self._mapped if key[0] == owner]:
