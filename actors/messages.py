@@ -1,5 +1,4 @@
-"""What clients, routers, engines and nodes say to each other: plain data, tagged, documented by
-field.
+"""What clients, routers, engines and nodes say to each other: plain data, tagged, by field.
 
 A *home* is where a stream was opened and where its items go; a *peer* is who serves it. Stream
 numbers are given by the home and are unique there; with the home's incarnation they name a stream
@@ -314,9 +313,9 @@ class Record(NamedTuple):
     ``node``; ``endpoint`` is the endpoint of an engine and "" otherwise; ``many``: the request is
     a stream. ``via`` is ``host:port/path`` of an engine on another node and "" of what is on this
     node's bus; of an ingress it is the ``host:port`` at which other nodes reach it. ``speaks`` is
-    what that engine's node understands: "" is Dynamo 1.6, ``callhome1`` more than that. The
-    ``address`` of an engine on another node is made up: nothing on this bus has it. ``device`` is
-    what an engine computes on (``cpu``, ``cuda``), "" where nobody has said.
+    what that engine's node understands: "" is Dynamo 1.6, ``callhome1`` more. The address of one
+    on another node is made up. ``device`` is what an engine computes on (``cpu``, ``cuda``) and
+    ``device_id`` which of its host's that is (``cuda:1``), "" where nobody has said.
     """
 
     instance: int
@@ -329,6 +328,7 @@ class Record(NamedTuple):
     via: str = ""
     speaks: str = ""
     device: str = ""
+    device_id: str = ""
 
 
 @message(32)

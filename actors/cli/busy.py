@@ -81,5 +81,5 @@ def _words(streams: int | None, fraction: float | None) -> str:
 def _row(router: str, worker: dict[str, Any]) -> tuple[str, ...]:
     load = f"{worker['load']}/{worker['capacity'] or '-'}"
     instance, state = str(worker["instance"]), str(worker["state"])
-    rest = (worker["device"] or "-", worker["where"] or "-")
+    rest = (worker["device_id"] or worker["device"] or "-", worker["where"] or "-")
     return (router, worker["endpoint"], worker["worker"], instance, state, load, *rest)

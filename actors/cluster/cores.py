@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from actors.cluster.spec import NodeSpec
 from actors.errors import SpecError
 
+#: Names of actors that a line shows.
+_NAMED = 8
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
@@ -177,6 +179,43 @@ def plan(
             planned[name] = (rest[turn % len(rest)],)
             turn += 1
     return planned
+
+
+def told(
+    planned: Mapping[str, Sequence[int] | None],
+    processes: int,
+    quota: float | None,
+    there: Sequence[int],
+) -> list[str]:
+    """The plan in words, for who starts a node: who runs where, and what stands against it.
+
+    ``processes`` are those that the node will have, ``quota`` is ``cpu_quota()`` and ``there``
+    ``permitted()``.
+    """
+    by_cores: dict[tuple[int, ...], list[str]] = {}
+    for name, own in planned.items():
+        if own is not None:
+            by_cores.setdefault(tuple(own), []).append(name)
+    lines = []
+    for own, names in by_cores.items():
+        rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        many = "cores" if len(own) > 1 else "core"
+        lines.append(f"{many} {show(own)}: {', '.join(names[:_NAMED])}{rest}")
+    used = len({core for own in by_cores for core in own})
+    pinned = sum(map(len, by_cores.values()))
+    if pinned > used:
+        one = used == 1
+        lines.append(
+            f"{pinned} actors share {used} {'core' if one else 'cores'} "
+            f"({show(there)} permitted); permit more, give more with cores, or start fewer"
+        )
+    if quota is not None and min(processes, used or len(there)) > quota:
+        lines.append(
+            f"a quota (cpu.max of the control group) allows {quota:g} cores' worth of time, and "
+            f"{processes} processes are started on {used or len(there)} cores: they are throttled "
+            "together; raise the container's CPU limit, or start fewer replicas"
+        )
+    return lines
 
 
 def pin(cores: Collection[int]) -> None:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from actors.cluster.devices import device_id
 from actors.config import Settings
 from actors.discovery.directory import DirectoryDiscovery
 from actors.discovery.lookup import NodeLookup
@@ -209,6 +210,8 @@ def facts_of(spec: dict[str, Any], actor: Actor) -> dict[str, Any]:
     if spec["role"] not in ("engine", "router", "ingress"):
         return {}
     facts: dict[str, Any] = actor.facts()  # type: ignore[attr-defined]
+    if device := device_id(str(spec.get("device", "")), os.environ):
+        facts["device_id"] = device
     return facts
 
 

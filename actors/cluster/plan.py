@@ -187,4 +187,5 @@ def record_of(spec: Mapping[str, Any], address: Address, facts: Mapping[str, Any
         codec=str(facts.get("codec", spec["settings"]["codec"])),
         via=str(facts.get("via", "")),
         device=str(spec.get("device", "")),
+        device_id=str(facts.get("device_id", "")),
     )

@@ -28,6 +28,7 @@ RESERVED: Final = "callhome/records"
 _WORD = re.compile(r"[^\x00-\x20/\x7f\ud800-\udfff]{1,255}")
 _PATH = re.compile(r"[^\x00-\x20\x7f\ud800-\udfff]{1,1024}")
 _DEVICE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,39}")
+_DEVICE_ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
 _CODECS: Final = ("msgpack", "json")
 #: Devices that Dynamo 1.6 knows; it throws away the record of an engine on any other.
 _DYNAMO_DEVICES: Final = ("cpu", "cuda")
@@ -67,6 +68,7 @@ def pack_record(record: Record, reached: str, ingress: int) -> dict[str, Any]:
             "many": record.many,
             "capacity": record.capacity,
             "device": record.device,
+            **({"device_id": record.device_id} if record.device_id else {}),
         },
     }
 
@@ -85,7 +87,7 @@ def read_record(data: Any) -> Record:
     codec = table.get("request_plane_codec")
     if codec is not None and codec not in _CODECS:
         raise BadRecord(f"request_plane_codec is {_short(codec)}, not 'msgpack' or 'json'")
-    many, capacity, speaks, device = _ours(table.get("callhome"))
+    many, capacity, speaks, device, device_id = _ours(table.get("callhome"))
     return Record(
         instance=instance,
         address=Address(f"{endpoint}@{via.partition('/')[0]}", instance, 0, 0),
@@ -97,13 +99,14 @@ def read_record(data: Any) -> Record:
         via=via,
         speaks=speaks,
         device=device or _device_type(table.get("device_type")),
+        device_id=device_id,
     )
 
 
-def _ours(data: Any) -> tuple[bool, int, str, str]:
+def _ours(data: Any) -> tuple[bool, int, str, str, str]:
     """What only a node of ours says of its engine; a later version of us may say more."""
     if data is None:
-        return False, 0, "", ""
+        return False, 0, "", "", ""
     table = _table(data, "callhome")
     many = table.get("many", False)
     if not isinstance(many, bool):
@@ -112,7 +115,11 @@ def _ours(data: Any) -> tuple[bool, int, str, str]:
     device = table.get("device", "")
     if device != "" and not (isinstance(device, str) and _DEVICE.fullmatch(device)):
         raise BadRecord(f"callhome.device is {_short(device)}, not a word such as 'cpu' or 'cuda'")
-    return many, capacity, SPEAKS if table.get("speaks") == SPEAKS else "", device
+    device_id = table.get("device_id", "")
+    if device_id != "" and not (isinstance(device_id, str) and _DEVICE_ID.fullmatch(device_id)):
+        raise BadRecord(f"callhome.device_id is {_short(device_id)}, not a word such as 'cuda:1'")
+    speaks = SPEAKS if table.get("speaks") == SPEAKS else ""
+    return many, capacity, speaks, device, device_id
 
 
 def _device_type(data: Any) -> str:

@@ -370,6 +370,7 @@ class RouterActor(Actor):
                 "permits": worker.permits,
                 "capacity": worker.capacity,
                 "device": worker.device,
+                "device_id": worker.record.device_id,
                 "state": state,
                 "where": worker.record.via.partition("/")[0],
             }
