@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,30 @@ async def noise(count: int, ctx: Context) -> AsyncIterator[Frame]:
         yield frame
 
 
+async def film(count: int, ctx: Context) -> AsyncIterator[Frame]:
+    """A source that goes no faster than its reader: it waits for room in the arena."""
+    for number in range(count):
+        frame = await ctx.frames.wait_new((4, 1024, 1024), "uint8", timeout=30.0)
+        frame.array[:] = number
+        yield frame
+
+
+def film_in_a_thread(count: int, ctx: Context) -> Iterator[Frame]:
+    """The same as a generator that is not async: it has a thread of its own, which may wait."""
+    for number in range(count):
+        frame = ctx.frames.new((4, 1024, 1024), "uint8", wait=30.0)
+        frame.array[:] = number
+        yield frame
+
+
 NODE = NodeSpec(
     routers=[RouterSpec(place="here")],  # in this process: one hop less
     engines=[
         EngineSpec(endpoint="demo.halve.generate", engine=Halve),
         EngineSpec(endpoint="demo.describe.picture", engine=describe),
         EngineSpec(endpoint="demo.noise.generate", engine=noise),
+        EngineSpec(endpoint="demo.film.play", engine=film),
+        EngineSpec(endpoint="demo.film.thread", engine=film_in_a_thread),
     ],
     settings=Settings.load(arena_step=32 * MIB, arena_limit=64 * MIB),
 )
@@ -95,6 +113,18 @@ async def kept(client: Client) -> None:
     print(f"kept a row of each of {len(rows)} frames (right: {right}) in {took * 1e3:.0f} ms")
 
 
+async def in_step(client: Client) -> None:
+    """The arena holds 16 of these frames; a reader that keeps some makes the source wait."""
+    for endpoint in ("demo.film.play", "demo.film.thread"):
+        last: list[Frame] = []
+        async with client.stream(endpoint, 30) as frames:
+            async for frame in frames:
+                last = [*last[-7:], frame]
+        print(f"in step: {[int(each.array[0, 0, 0]) for each in last]} of {endpoint}")
+    told = client.memory()  # what `callhome ps --memory` shows of actors
+    print("borrowed:", [(each["actor"], each["frames"]) for each in told["borrowed"]])
+
+
 async def full(client: Client) -> None:
     """An arena has a limit; what is dropped makes room."""
     held = []
@@ -114,6 +144,7 @@ async def main() -> None:
         await in_place(client)
         await copied(client)
         await kept(client)
+        await in_step(client)
         await full(client)
 
 
