@@ -99,8 +99,8 @@ class Members:
         if record.kind != "engine":
             return
         # Nobody could be told of it, in an error or by ``callhome ps``. Raises UnicodeEncodeError.
-        f"{record.endpoint}{record.via}{record.address.name}{record.codec}{record.device}"
-        f"{record.device_id}".encode()
+        text = (record.endpoint, record.via, record.address.name, record.codec, record.device)
+        "".join((*text, record.device_id)).encode()
         # What is on another node has no process here: its connections tell when it is gone.
         if not record.via and not self._runtime.peers.watch(record.address):
             return
