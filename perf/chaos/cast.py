@@ -43,7 +43,7 @@ def settings(run: str) -> Settings:
     return Settings(
         run=run,
         max_restarts=1_000_000,
-        restart_period=2.0,
+        restart_period=0.5,
         arena_step=16 * MIB,
         arena_limit=512 * MIB,
         arena_idle=2.0,

@@ -185,7 +185,7 @@ class Run:
                 task.cancel()
 
     def _noted(self, role: str, deed: str, target: Address) -> None:
-        if role == "client" and deed == "kill":
+        if role == "client" and deed in ("kill", "term"):
             self.result.tally.killed[int(target.name.partition("-")[2])] = time.monotonic()
 
     def _targets(self, client: Client, role: str) -> list[Address]:

@@ -19,7 +19,7 @@ from actors.messages import Inspect, Record
 
 #: What has to be as before to the last one, and what may differ by so much: a process that was
 #: started again has other connections, and the allocator keeps what it has had.
-SLACK: Final = {"descriptors": 16, "threads": 4, "tasks": 4, "rss": 96 << 20}
+SLACK: Final = {"descriptors": 16, "threads": 4, "tasks": 4, "segments": 1, "rss": 96 << 20}
 _MUST_BE_ZERO: Final = ("in_flight", "queued", "permits", "memory.slots", "memory.lent")
 _INCARNATION: Final = re.compile(r"\.[0-9a-f]{8,16}\.")
 _KINDS: Final = ("engine", "router", "ingress", "actor")

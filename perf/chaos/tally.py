@@ -61,7 +61,8 @@ class Tally:
 
     def _exited(self, client: int, record: dict[str, Any]) -> None:
         code = record["exit"]
-        if code == -9 and client in self.killed:
+        # SIGTERM, too, when it comes before a client can heed it.
+        if code in (-9, -15) and client in self.killed:
             for number in [key for key, (who, _) in self.under_way.items() if who == client]:
                 del self.under_way[number]
                 self.outcomes[self.plays[number].shape, "died with its client"] += 1
