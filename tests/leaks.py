@@ -124,7 +124,10 @@ def _descriptors() -> Iterator[str]:
 
 def _files(root: str) -> Iterator[str]:
     for folder, names, files in os.walk(root):
-        yield from (os.path.join(folder, name) for name in names + files)
+        for name in names + files:
+            # An actor opens its door (``.m``) with its first frame, and closes it with its inboxes.
+            if not name.endswith(".m") or f"{name[:-1]}d" not in files:
+                yield os.path.join(folder, name)
     for name in os.listdir("/dev/shm"):
         if name.startswith("callhome"):
             yield f"/dev/shm/{name}"

@@ -61,6 +61,10 @@ class Part(Engine[Request, Any]):
         found = ctx._runtime.memory.statistics()
         yield {name: getattr(found, name) for name in ("segments", "in_use", "slots", "lent")}
 
+    async def do_road(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
+        """How the worker has reached somebody's shared memory."""
+        yield ctx._runtime.memory.reading.roads.taken(request["owner"])
+
     async def do_pid(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
         yield os.getpid()
 
@@ -137,6 +141,11 @@ class Part(Engine[Request, Any]):
             frame = ctx.frames.new((2, request["size"]), "u1")
             frame.array[:] = number
             yield frame
+
+    async def do_frames_and_hang(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
+        async for frame in self.do_frames(request, ctx):
+            yield frame
+        await asyncio.Event().wait()
 
     async def do_raise(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
         """Fails with a view of the request's frame in its hands."""

@@ -285,13 +285,33 @@ def hidden_memory() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hidden_memory")
-async def test_where_memory_cannot_be_mapped_bytes_go_in_line(node: Standing) -> None:
+async def test_where_proc_is_closed_the_socket_leads_to_memory(node: Standing) -> None:
     to = "t.hidden.go"
     async with node.client() as client:
+        request = {"do": "frames", "n": 20, "size": 50_000}
+        async with client.stream(to, request, timeout=10.0) as items:
+            frames = [frame async for frame in items]
+        for number, frame in enumerate(frames):
+            assert (frame.array == number).all()
+        roads = client.runtime.memory.reading.roads
+        assert {roads.taken(owner) for owner in roads.owners} == {"socket"}
+        frame = client.frames.new((1000, 1000), "u1")
+        frame.array[:] = 3
+        assert await client.call(to, frame, timeout=10.0) == 3_000_000
+        if node.road == "node":
+            asked = {"do": "road", "owner": client.runtime.address.incarnation}
+            assert await client.call(to, asked, timeout=5.0) == "socket"
+        del frame, frames
+        await lends_nothing(client, to)
+
+
+async def test_where_memory_cannot_be_mapped_bytes_go_in_line(node: Standing) -> None:
+    to = "t.hidden.go"
+    async with node.client(frame_road="inline") as client:
         array = np.arange(100_000, dtype="i4")
         for _ in range(2):
             assert np.array_equal(await echo(client, array, to=to), array)
-        assert not client.runtime.memory.reading.mapped, "the engine's memory was mapped all the same"
+        assert not client.runtime.memory.reading.mapped, "the engine's memory was mapped"
         frame = client.frames.new((1000, 1000), "u1")
         frame.array[:] = 3
         assert await client.call(to, frame, timeout=10.0) == 3_000_000

@@ -99,6 +99,11 @@ class Roads:
             self.wanted = found[2]
             raise AttachFailed(found[1])
 
+    @property
+    def owners(self) -> list[int]:
+        """Whose memory was reached, and is not known to be gone."""
+        return list(self._kept)
+
     def taken(self, owner: int) -> str:
         """The road by which this owner's memory was reached last, "" for none."""
         return self._kept.get(owner, "")
