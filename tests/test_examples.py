@@ -85,6 +85,15 @@ def test_routing_from_elsewhere(tmp_path: Path) -> None:
                 "recorded: bidirectional demo.inside.answer  dispatched in",
             ],
         ),
+        (
+            "frozen",
+            [
+                "(pid PID) is frozen: its process is stopped",
+                "others: 10 of 10 calls",
+                "50 numbers, each once: True",
+                "told: frozen, thawed",
+            ],
+        ),
         ("frames", ["largest 7", "twice: FrameReleased", "'writeable': False", "right: True"]),
     ],
 )
