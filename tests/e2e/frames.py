@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -45,51 +45,53 @@ def resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def flat(count: int = 100_000, size: int = 64 << 10) -> list[tuple[int, int]]:
+async def flat(count: int = 100_000, size: int = 64 << 10) -> None:
+    """Frames from an engine, of which nobody keeps any."""
+    async with node(WAITS, arena_step=8 * MIB, arena_limit=8 * MIB) as (client, pids):
+        await keep_none(client, pids["waits"], count, size)
+
+
+async def keep_none(client: Client, pid: int, count: int, size: int) -> list[tuple[int, int]]:
     """Resident bytes of engine and client at each tenth of ``count`` frames."""
     seen: list[tuple[int, int]] = []
-    async with node(WAITS, arena_step=8 * MIB, arena_limit=8 * MIB) as (client, pids):
-        request = {"n": count, "size": size}
-        async with client.stream("m.waits.go", request, timeout=None) as frames:
-            number = 0
-            async for frame in frames:
-                check(frame.array, number)
-                del frame
-                number += 1
-                if number % (count // 10) == 0:
-                    seen.append((resident(pids["waits"]), resident(os.getpid())))
-                    tell(f"{number:>9,} frames: engine {mib(seen[-1][0])}, reader "
-                         f"{mib(seen[-1][1])}")  # fmt: skip
-        if number != count:
-            raise ValueError(f"{number} frames came in place of {count}")
+    async with client.stream("m.waits.go", {"n": count, "size": size}, timeout=None) as frames:
+        number = 0
+        async for frame in frames:
+            check(frame.array, number)
+            del frame
+            number += 1
+            if number % (count // 10) == 0:
+                seen.append((resident(pid), resident(os.getpid())))
+                engine, reader = (mib(each) for each in seen[-1])
+                tell(f"{number:>9,} frames: engine {engine}, reader {reader}")
+    if number != count:
+        raise ValueError(f"{number} frames came in place of {count}")
     return seen
 
 
-async def slow(count: int = 1_000, size: int = MIB, pause: float = 0.002) -> int:
-    """Frames through an arena of 8 slots, from a coroutine and from a thread; how often one of
-    them was seen to wait.
-    """
-    waited = 0
+async def slow(count: int = 1_000, size: int = MIB) -> None:
+    """Frames through an arena of 8 slots, from a coroutine and from a thread."""
     async with node(WAITS, THREAD, arena_step=8 * size, arena_limit=8 * size) as (client, _):
-        for endpoint, name in (("m.waits.go", "waits"), ("m.thread.go", "thread")):
-            kept: list[Any] = []
-            began, number = time.monotonic(), 0
-            async with client.stream(endpoint, {"n": count, "size": size}, timeout=None) as frames:
-                async for frame in frames:
-                    check(frame.array, number)
-                    kept = [*kept[-3:], frame]  # 4 of 8 slots are always the reader's
-                    for back, each in enumerate(reversed(kept)):
-                        check(each.array, number - back)
-                    number += 1
-                    if number % 100 == 0:
-                        waited += len((await memory_of(client, name))["waiting"])
-                    await asyncio.sleep(pause)
-            kept.clear()
-            if number != count:
-                raise ValueError(f"{number} frames came in place of {count}")
-            tell(f"{count:,} frames from {name} in order, each checked, in "
-                 f"{time.monotonic() - began:.1f} s")  # fmt: skip
-    return waited
+        for name in ("waits", "thread"):
+            await read_slowly(client, name, count, size, 0.002)
+
+
+async def read_slowly(client: Client, name: str, count: int, size: int, pause: float) -> None:
+    """Check each frame as it comes and again as long as it is kept, which half of the slots are."""
+    kept: list[Any] = []
+    began, number = time.monotonic(), 0
+    async with client.stream(f"m.{name}.go", {"n": count, "size": size}, timeout=None) as frames:
+        async for frame in frames:
+            check(frame.array, number)
+            kept = [*kept[-3:], frame]
+            for back, each in enumerate(reversed(kept)):
+                check(each.array, number - back)
+            number += 1
+            await asyncio.sleep(pause)
+    if number != count:
+        raise ValueError(f"{number} frames came in place of {count}")
+    took = time.monotonic() - began
+    tell(f"{count:,} frames from {name} in order, each checked, in {took:.1f} s")
 
 
 async def memory_of(client: Client, name: str) -> dict[str, Any]:
@@ -103,32 +105,33 @@ async def memory_of(client: Client, name: str) -> dict[str, Any]:
     return found
 
 
-async def torn(count: int = 200_000, size: int = 256) -> float:
+async def torn(count: int = 200_000, size: int = 256) -> None:
     """Small frames between two processes that are pinned to cores of their own where there are
-    two; frames a second.
+    two.
     """
     cores = sorted(os.sched_getaffinity(0))
-    engine = WAITS
-    if len(cores) > 1:
-        engine = replace(WAITS, cpus=[cores[0]])
-    number = 0
+    engine = WAITS if len(cores) < 2 else replace(WAITS, cpus=[cores[0]])
     try:
         async with node(engine, arena_step=MIB, arena_limit=4 * MIB) as (client, _):
             os.sched_setaffinity(0, {cores[-1]})
             began = time.monotonic()
-            request = {"n": count, "size": size}
-            async with client.stream("m.waits.go", request, timeout=None) as frames:
-                async for frame in frames:
-                    check(frame.array, number)
-                    del frame
-                    number += 1
-            rate = number / (time.monotonic() - began)
+            await read_all(client, count, size)
+            rate = count / (time.monotonic() - began)
     finally:
         os.sched_setaffinity(0, cores)
+    tell(f"{count:,} frames of {size} bytes, none torn, {rate:,.0f} a second")
+
+
+async def read_all(client: Client, count: int, size: int) -> None:
+    """Check ``count`` frames one after the other."""
+    number = 0
+    async with client.stream("m.waits.go", {"n": count, "size": size}, timeout=None) as frames:
+        async for frame in frames:
+            check(frame.array, number)
+            del frame
+            number += 1
     if number != count:
         raise ValueError(f"{number} frames came in place of {count}")
-    tell(f"{count:,} frames of {size} bytes, none torn, {rate:,.0f} a second")
-    return rate
 
 
 async def through(size: int) -> None:
@@ -154,11 +157,15 @@ async def through(size: int) -> None:
         tell(f"{size // MIB} MiB there and back, {len(segments)} segments here, {left} bytes left")
 
 
-def small_shm(size: int = 64 * MIB) -> None:
+#: Whether /dev/shm is full, by which road frames go, and their bytes.
+SMALL_SHM = ((False, "auto", 64 * MIB), (True, "auto", 64 * MIB), (True, "file", 64 * MIB))
+
+
+def small_shm(runs: Sequence[tuple[bool, str, int]] = SMALL_SHM) -> None:
     """``through`` in a mount namespace of its own: /dev/shm a tmpfs of 1 MiB, then a full one,
     then one in which the frames have to be.
     """
-    for full, road in ((False, "auto"), (True, "auto"), (True, "file")):
+    for full, road, size in runs:
         script = "mount -t tmpfs -o size=1m tmpfs /dev/shm && "
         if full:
             script += "{ head -c 2M /dev/zero > /dev/shm/full 2>/dev/null || true; } && "
@@ -166,10 +173,10 @@ def small_shm(size: int = 64 * MIB) -> None:
         environ = os.environ | {"CALLHOME_FRAME_ROAD": road}
         command = ["unshare", "-m", "--propagation", "private", "sh", "-c", script]
         done = subprocess.run(
-            command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120, check=False
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=50, check=False
         )
         tell(f"full: {full}, road: {road}: {done.stdout.strip() or done.stderr.strip()}")
-        if done.returncode or done.stderr:
+        if done.returncode or "Traceback" in done.stderr:
             raise ValueError(f"code {done.returncode}: {done.stderr}")
 
 
@@ -189,7 +196,7 @@ def main() -> None:
     name, *count = sys.argv[1:]
     numbers = [int(each.replace("_", "")) for each in count]
     if name == "small-shm":
-        small_shm(*numbers)
+        small_shm()
         return
     programs: dict[str, Callable[..., Coroutine[Any, Any, object]]]
     programs = {"flat": flat, "slow": slow, "torn": torn, "through": through}

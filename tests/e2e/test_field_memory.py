@@ -347,23 +347,36 @@ async def test_b23_a_reader_that_was_paused_reads_what_was_sent(node: Standing) 
 # ---------------------------------------------------------------------------- programs, in short
 
 
-async def test_resident_memory_is_flat_over_many_frames() -> None:
-    seen = await frames.flat(3_000)
+async def test_resident_memory_is_flat_over_many_frames(node: Standing) -> None:
+    async with node.client() as client:
+        seen = await frames.keep_none(client, node.pids["waits"], 3_000, 64 * KIB)
     for end in zip(*seen, strict=True):
         assert max(end) - end[0] < 4 * MIB, seen
 
 
-async def test_a_slow_reader_of_an_arena_of_8_slots_gets_every_frame_in_order() -> None:
-    await frames.slow(100, 256 * KIB, pause=0.001)
+@pytest.mark.parametrize("name", ["waits", "thread"])
+async def test_a_slow_reader_of_an_arena_of_8_slots_gets_every_frame_in_order(
+    node: Standing, name: str
+) -> None:
+    async with node.client() as client:
+        await frames.read_slowly(client, name, 100, SMALL["arena_limit"] // 8, 0.001)
 
 
-async def test_b25_no_small_frame_is_ever_torn() -> None:
-    await frames.torn(8_000)
+async def test_b25_no_small_frame_is_ever_torn(node: Standing) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(node.pids["waits"], {cores[0]})
+    os.sched_setaffinity(0, {cores[-1]})
+    try:
+        async with node.client() as client:
+            await frames.read_all(client, 8_000, 256)
+    finally:
+        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(node.pids["waits"], cores)
 
 
 def test_a_large_frame_passes_through_a_small_dev_shm() -> None:
     require_root("a mount namespace with its own /dev/shm")
-    frames.small_shm()
+    frames.small_shm([(True, "auto", 64 * MIB), (True, "file", 4 * MIB)])
 
 
 async def test_a_reader_has_one_descriptor_a_segment_and_an_owner_a_few(node: Standing) -> None:
