@@ -91,7 +91,7 @@ class Run:
             self._say(
                 f"seed {self._options.seed}, plan {self.result.plan.digest}: "
                 f"{len(self.result.plan.plays)} streams, {len(self.result.plan.faults)} signals, "
-                f"{len(self.result.base.actors)} actors, {self._options.clients} clients"
+                f"{self.result.base.processes} processes, {self._options.clients} clients"
             )
             await self._play(client, folder, run, doors)
             if not self.result.interrupted:

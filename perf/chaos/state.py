@@ -22,7 +22,7 @@ from actors.messages import Inspect, Record
 SLACK: Final = {"descriptors": 16, "threads": 4, "tasks": 4, "segments": 1, "rss": 96 << 20}
 _MUST_BE_ZERO: Final = ("in_flight", "queued", "permits", "memory.slots", "memory.lent")
 _INCARNATION: Final = re.compile(r"\.[0-9a-f]{8,16}\.")
-_KINDS: Final = ("engine", "router", "ingress", "actor")
+_KINDS: Final = ("engine", "router", "ingress", "actor", "node")
 
 
 @dataclass
@@ -34,6 +34,8 @@ class State:
     actors: dict[str, dict[str, int]] = field(default_factory=dict)
     files: Counter[str] = field(default_factory=Counter)
     shared: list[str] = field(default_factory=list)
+    #: Descendants of this process, zombies among them.
+    processes: int = 0
     #: What the descriptors of each actor are.
     held: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
@@ -48,18 +50,32 @@ def living(client: Client, kind: str) -> list[Record]:
 
 async def read(client: Client, folder: str) -> State:
     """The state of the node in ``folder``; an actor that does not answer is not in it."""
-    state = State(files=_files(folder), shared=_shared())
+    state = State(files=_files(folder), shared=_shared(), processes=_processes())
+    state.actors["this process"] = _own(client)
     for kind in _KINDS:
         for record in living(client, kind):
             try:
                 carried = await _inspect(client, record.address.name)
-                if kind == "actor":
+                if kind in ("actor", "node"):
                     carried["in_flight"] -= 1  # our question
             except CallHomeError:
                 continue
             state.held[record.address.name] = _held(record.address.pid)
             state.actors[record.address.name] = carried | of_process(record.address.pid)
     return state
+
+
+def _processes() -> int:
+    import psutil
+
+    return len(psutil.Process().children(recursive=True))
+
+
+def _own(client: Client) -> dict[str, int]:
+    """What the launcher and its client hold."""
+    memory = client.runtime.memory.statistics()
+    held = {"memory.slots": memory.slots, "memory.lent": memory.lent}
+    return held | {"tasks": len(asyncio.all_tasks())} | of_process(os.getpid())
 
 
 async def _inspect(client: Client, name: str) -> dict[str, int]:
@@ -143,6 +159,8 @@ def differences(base: State, now: State) -> Iterator[str]:
         for line in _grown(name, base.actors[name], now.actors[name]):
             more = now.held[name] - base.held[name] if "descriptors" in line else ""
             yield f"{line} {more}".rstrip()
+    if now.processes != base.processes:
+        yield f"{now.processes} processes below this one, {base.processes} before"
     if now.files != base.files:
         more, less = now.files - base.files, base.files - now.files
         yield f"files of the node: {dict(more)} more, {dict(less)} less than before"

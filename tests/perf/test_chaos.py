@@ -247,7 +247,11 @@ def test_what_is_not_back_to_base_is_named() -> None:
         assert list(differences(base, state(**{what: allowed}))) == []
         (line,) = differences(base, state(**{what: allowed + 1}))
         assert line.startswith(f"router has {allowed + 1:,} {what}")
-    assert list(differences(base, State(files=base.files))) == ["router does not answer"]
+    gone = State(files=base.files, processes=1)
+    assert list(differences(base, gone)) == [
+        "router does not answer",
+        "1 processes below this one, 0 before",
+    ]
     more = State(base.actors, Counter({"router.*.d": 2}), ["callhome-x"])
     assert [line.partition(":")[0] for line in differences(base, more)] == [
         "files of the node",
