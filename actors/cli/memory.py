@@ -94,6 +94,11 @@ def _rows(memory: dict[str, Any]) -> tuple[list[tuple[str, ...]], int]:
     for each in _maps(memory, "borrowed"):
         frames = f"{each.get('frames')} + {each.get('unopened')} unopened"
         rows.append(("borrowed from", _who(each), "-", frames, _size(each), _age(each)))
+    for each in _maps(memory, "passed"):
+        what = f"passed on, of {each.get('owner')}"
+        rows.append(
+            (what, _who(each), str(each.get("stream") or "-"), "1", _size(each), _age(each))
+        )
     for each in _maps(memory, "waiting"):
         rows.append(("waiting for", "-", "-", "1", _size(each), _age(each)))
     more = memory.get("more")

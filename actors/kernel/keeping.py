@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from actors.notices import Retired
@@ -41,10 +42,12 @@ class Keeping:
 
     def account(self) -> dict[str, Any]:
         """What ``callhome ps --memory`` shows of this process: ``limit``, ``segments``,
-        ``leases`` (the oldest, and how many ``more``), what is ``borrowed`` from others, and who
-        is ``waiting``; sizes in bytes, ages in seconds.
+        ``leases`` (the oldest, and how many ``more``), what is ``borrowed`` from others, what of
+        that is held for whom it was ``passed`` on to, and who is ``waiting``; sizes in bytes, ages
+        in seconds.
         """
         now, found = time.monotonic(), self._memory.account()
+        passed = list(islice(self._memory.passing.leases(), _LEASES))
         leases = sorted(found.leases, key=_since)
         return {
             "limit": self._runtime.settings.arena_limit,
@@ -61,6 +64,20 @@ class Keeping:
                     "unopened": each.expected,
                 }
                 for each in found.borrowed[:_LEASES]
+            ],
+            "passed": [
+                {
+                    **(
+                        {"actor": None, "pid": None}
+                        if each.borrower < 0
+                        else self._who(each.borrower)
+                    ),
+                    "owner": self._who(each.owner)["actor"],
+                    "stream": each.stream,
+                    "size": each.size,
+                    "age": round(now - each.since, 3) if each.since else None,
+                }
+                for each in passed
             ],
             "waiting": [
                 {"size": each.size, "age": round(now - each.since, 3)}
