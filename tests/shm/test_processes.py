@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.shm.peer import Peer, announcement, lend_to, plain
+from tests.shm.peer import ROOT, Peer, announcement, lend_to, plain
 from transport.errors import AttachFailed
 from transport.shm.memory import Memory
 from transport.wire.handle import handle_from_wire
@@ -153,3 +157,71 @@ def test_a_bad_announcement_is_refused_over_there(memory: Memory) -> None:
 def _maps() -> str:
     with open("/proc/self/maps") as file:
         return "\n".join(line for line in file if "memfd" in line)
+
+
+def _published(owner: Peer) -> tuple[Any, list[Any]]:
+    """A frame of 4 MiB and what has to be announced of it, lent so that it lives on."""
+    made = owner.ask("export", ME, [4 * MIB], "u1", 3)
+    return made["handle"], made["announcements"]
+
+
+def test_b01_a_mere_reader_that_ends_takes_nothing_with_it() -> None:
+    before = set(os.listdir("/dev/shm"))
+    with Peer(PEER, step=8 * MIB) as owner:
+        handle, told = _published(owner)
+        for reader in (7, 8):  # interpreters of their own, one after the other
+            with Peer(reader) as seen:
+                seen.ask("attach", told[0])
+                found = seen.ask("view", handle)
+                assert seen.ask("look", found["id"])["sum"] == 3 * 4 * MIB
+                assert seen.finish() == (0, b"")
+        segment, offset, generation = handle[1], handle[2], handle[4]
+        owner.ask("release", ME, [[segment, offset, generation]])
+        assert owner.ask("statistics")["slots"] == 0
+        assert set(os.listdir("/dev/shm")) <= before
+        assert owner.finish() == (0, b"")
+
+
+_CHILD = """
+import sys
+from tests.shm.peer import Session
+from transport.wire.handle import handle_from_wire
+def read(told, handles):
+    session = Session(7, 1 << 20, 1 << 24)
+    session.attach(told)
+    for handle in handles:
+        assert session.memory.read_bytes(handle_from_wire(handle)) == bytes([3] * 4)
+    assert sum(map(len, session.memory.drain_releases().values())) == len(handles)
+    session.memory.close()
+if __name__ == "__main__":
+    import json, multiprocessing
+    told, handles = json.loads(sys.stdin.read())
+    if sys.argv[1] == "alone":
+        read(told, handles)
+    else:
+        context = multiprocessing.get_context("spawn")
+        children = [context.Process(target=read, args=(told, handles)) for _ in range(4)]
+        [child.start() for child in children]
+        [child.join() for child in children]
+        assert not any(child.exitcode for child in children)
+"""
+
+
+@pytest.mark.parametrize("kind", ["alone", "spawned"])
+def test_b10_nobody_registers_or_unregisters_anything(tmp_path: Path, kind: str) -> None:
+    script = tmp_path / "read.py"
+    script.write_text(_CHILD)
+    with Peer(PEER, step=8 * MIB) as owner:
+        made = [owner.ask("export", ME, [4], "u1", 3) for _ in range(100)]
+        work = json.dumps([made[0]["announcements"][0], [each["handle"] for each in made]])
+        done = subprocess.run(
+            [sys.executable, str(script), kind],
+            input=work,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert owner.finish() == (0, b"")
