@@ -84,7 +84,10 @@ class Run:
     async def _in(self, run: str) -> None:
         doors = cast.free_doors()
         spec = cast.near(self._options, run, doors)
-        async with Cluster(spec, cluster="chaos") as cluster, cluster.client() as client:
+        async with (
+            Cluster(spec, cluster=f"chaos-{os.getpid()}") as cluster,
+            cluster.client() as client,
+        ):
             folder = cluster.nodes[0].folder
             await self._both_rounds(client, doors[0], "warm-up")
             self.result.base = await self._settled(client, folder)
@@ -203,7 +206,7 @@ class Run:
             if self._over.is_set():
                 return
             self._say("node b comes up")
-            async with Cluster(spec, cluster="chaos-b") as cluster:
+            async with Cluster(spec, cluster=f"chaos-{os.getpid()}-b") as cluster:
                 folder = cluster.nodes[0].folder
                 async with NodeClient(run=folder) as client:
                     self._far = client

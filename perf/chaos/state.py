@@ -50,7 +50,7 @@ def living(client: Client, kind: str) -> list[Record]:
 
 async def read(client: Client, folder: str) -> State:
     """The state of the node in ``folder``; an actor that does not answer is not in it."""
-    state = State(files=_files(folder), shared=_shared(), processes=_processes())
+    state = State(files=_files(folder), shared=_shared(folder), processes=_processes())
     state.actors["this process"] = _own(client)
     for kind in _KINDS:
         for record in living(client, kind):
@@ -129,13 +129,23 @@ def _field(status: str, name: str) -> str:
 
 
 def _files(folder: str) -> Counter[str]:
-    """Names without the incarnations, which change with every restart, and without clients."""
-    names = Counter(_INCARNATION.sub(".*.", name) for name in os.listdir(folder))
-    return Counter({name: count for name, count in names.items() if "client-" not in name})
+    """Names without the incarnations, which change with every restart, and without clients. The
+    door to an actor's memory is made when it is first needed: it is left out while its actor lives.
+    """
+    names = set(os.listdir(folder))
+    kept = [
+        name
+        for name in names
+        if "client-" not in name and not (name.endswith(".m") and f"{name[:-2]}.d" in names)
+    ]
+    return Counter(_INCARNATION.sub(".*.", name) for name in kept)
 
 
-def _shared() -> list[str]:
-    return sorted(name for name in os.listdir("/dev/shm") if name.startswith("callhome"))
+def _shared(folder: str) -> list[str]:
+    """Memory of this cluster that has a name; others may run on the machine."""
+    cluster = os.path.basename(os.path.dirname(folder))
+    names = os.listdir("/dev/shm")
+    return sorted(name for name in names if name.startswith("callhome") and cluster in name)
 
 
 def busy(state: State) -> list[str]:
