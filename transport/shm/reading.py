@@ -288,7 +288,8 @@ class Reading:
                 f"frame at byte {handle.offset} of segment {handle.segment} is not of generation "
                 f"{handle.generation} any more: its owner has freed it"
             )
-        return segment.map
+        mapping: memoryview = segment.map
+        return mapping
 
     def _missing(self, handle: Handle) -> Exception:
         if handle.segment <= self._highest.get(handle.owner, 0):

@@ -27,8 +27,10 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from transport.errors import AttachFailed
+from transport.shm.mapping import map_readonly
 from transport.shm.slab import GRAIN
 from transport.wire.handle import TOKEN_SIZE, Announcement
 
@@ -64,9 +66,16 @@ class Segment:
     """
 
     def __init__(
-        self, mapping: mmap.mmap, start: int, *, fd: int = -1, path: str = "", road: str = ""
+        self,
+        mapping: mmap.mmap | memoryview,
+        start: int,
+        *,
+        fd: int = -1,
+        path: str = "",
+        road: str = "",
     ) -> None:
-        self.map = mapping
+        #: The owner's mmap, or a reader's memoryview: either takes slices, numpy and struct.
+        self.map: Any = mapping
         self.size = len(mapping)
         self.start = start
         self.fd = fd
@@ -157,7 +166,10 @@ class Segment:
             closing()
         self.generations.release()
         with contextlib.suppress(BufferError):
-            self.map.close()
+            if isinstance(self.map, memoryview):
+                self.map.release()
+            else:
+                self.map.close()
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -232,7 +244,7 @@ def map_segment(announced: Announcement, fd: int, road: str) -> Segment:
     check_file(announced, os.fstat(fd))
     if not announced.path:  # a file cannot be sealed; whose it is has been looked at
         _check_seals(announced, fd)
-    mapping = mmap.mmap(fd, announced.size, mmap.MAP_SHARED, mmap.PROT_READ)
+    mapping = map_readonly(fd, announced.size)
     magic, token, size, start = _HEADER.unpack_from(mapping)
     if magic != _MAGIC or token != announced.token or size != announced.size:
         raise failed(announced, "the header page is another segment's")
