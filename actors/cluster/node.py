@@ -93,8 +93,9 @@ class NodeActor(Actor):
         self._orphans = Orphans(lambda: self._supervisor.pids)
         self._orphans.start(adopt=True)
         self._lookout = Lookout(self.runtime, self._actors, self._judged)
-        unwell = self._lookout.unwell
-        self._drain = NodeDrain(self.runtime, self._registry, self.tasks, unwell.__contains__)
+        self._drain = NodeDrain(
+            self.runtime, self._registry, self.tasks, lambda actor: actor in self._lookout.unwell
+        )
         self._registry.add(Record(self.address.incarnation, self.address, "node"))
         self.runtime.on(Publish, self._on_publish)
         self.runtime.on(Withdraw, self._on_withdraw)

@@ -110,17 +110,19 @@ class EngineActor(Actor):
         self._drainer.hurry()
 
     def refuse(self, reason: str) -> None:
-        """See ``Draining``: streams that wait for a place are not new."""
+        """See ``actors.kernel.draining``: streams that wait for a place are not new."""
         self._draining = reason
 
     def under_way(self) -> int:
-        """See ``Draining``: a stream whose caller wants no more of it does not count."""
+        """See ``actors.kernel.draining``: a stream that its caller has killed does not count."""
         streams = self._serving.streams.values()
         ours = [each for each in streams if each.open.target == self.endpoint]
         return sum(not each.context.killed for each in ours)
 
     def cut(self, reason: str) -> None:
-        """See ``Draining``."""
+        """See ``actors.kernel.draining``; what has only waited for its place may go elsewhere."""
+        for stream in list(self._waiting.values()):
+            self._serving.end(stream, Draining(f"{self.endpoint}: {reason}"))
         self._serving.shut(reason)
 
     def role(self) -> EngineActor:
