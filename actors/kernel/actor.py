@@ -155,6 +155,7 @@ class Actor:
         async def fail() -> None:
             raise error
 
+        self._serving.shut(error.message)
         self.tasks.create_task(fail(), name=f"{self.name} cannot be reached")
 
     def role(self) -> Role:

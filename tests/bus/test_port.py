@@ -48,7 +48,7 @@ async def test_thousands_of_messages_keep_their_order_both_ways(run: str) -> Non
         assert a.port.statistics().batches_out < 1000
 
 
-async def test_answers_from_inside_a_delivery_do_not_stall(run: str) -> None:
+async def test_b44_answers_from_inside_a_delivery_do_not_stall(run: str) -> None:
     with posts(run, "a", "b") as (a, b):
         b.react = lambda message: b.port.send(a.address, message)
         for number in range(1000):

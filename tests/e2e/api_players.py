@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from actors import Actor, Context, Engine, Ref, handles
@@ -159,7 +159,7 @@ class Player(Actor):
 def _in_child(peer: Ref, actor: Actor, writing: int) -> None:
     """What a forked child may try; it ends here, without a word to the loop that it inherited."""
     told = []
-    tries = {
+    tries: dict[str, Callable[[], Any]] = {
         "ask": lambda: peer.ask(Add(1), timeout=1.0),
         "tell": lambda: peer.tell(Add(1)),
         "call": lambda: actor.calls.call("t.ask.refs", {}, timeout=1.0),

@@ -8,7 +8,7 @@ import gc
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from actors.errors import (
     NoWorkers,
     Unsupported,
 )
+from actors.messages import Inspect
 from tests.e2e.api_players import RAISED, Back, Fork, Given, Pause, Raise, Round, Through
 from tests.e2e.standing import Standing, standing
 from tests.kernel.players import Add
@@ -77,7 +78,7 @@ async def test_b170_any_exception_reaches_the_caller(node: Standing, how: str) -
 
 async def misused(client: Client, stream: Any) -> list[str]:
     """What uses of a client, a reference and a stream of another loop say."""
-    uses = [
+    uses: list[Callable[[], Any]] = [
         lambda: client.call(ASK, {}),
         lambda: client.ref("b").ask(Add(1)),
         lambda: client.ref("b").tell(Add(1)),
@@ -131,10 +132,10 @@ def test_b171_a_loop_that_has_ended_is_told_so_and_leaves_nothing(node: Standing
     client, stream = asyncio.run(first())
 
     async def second() -> None:
-        for use in (lambda: client.call(ASK, {}), lambda: anext(stream)):
+        for number in range(2):
             begun = time.monotonic()
             with pytest.raises(LocalProtocolError, match=r"event loop, which has ended"):
-                await use()
+                await (anext(stream) if number else client.call(ASK, {}))
             within(begun)
 
     asyncio.run(second())
@@ -149,8 +150,6 @@ def test_b171_a_loop_that_has_ended_is_told_so_and_leaves_nothing(node: Standing
                     return [each["in_flight"] async for each in answers] == [0]
 
             await wait_until(idle, what="the engine was told that its caller has gone")
-
-    from actors.messages import Inspect
 
     asyncio.run(gone())
 
@@ -178,7 +177,8 @@ async def test_b36_many_threads_never_abort_the_process(node: Standing) -> None:
         threads = [threading.Thread(target=misuse, args=(number,)) for number in range(8)]
         for each in threads:
             each.start()
-        await asyncio.to_thread(lambda: [each.join() for each in threads])
+        for each in threads:
+            await asyncio.to_thread(each.join)
         assert (sum(right), sum(wrong), sum(other)) == (8 * 25, 8 * 500, 0)
         assert isinstance(await client.call(ASK, {}, timeout=5.0), int)
 
@@ -275,7 +275,7 @@ async def test_b174_a_cycle_is_an_error_and_no_deadlock(node: Standing, names: l
 async def test_b176_a_limit_that_is_none_is_refused(node: Standing, limit: Any) -> None:
     async with node.client() as client:
         a = client.ref("a")
-        for use in (
+        uses: list[Callable[[], Any]] = [
             lambda: client.call(ASK, {}, timeout=limit),
             lambda: a.ask(Add(1), timeout=limit),
             lambda: anext(a.stream(Add(1), timeout=limit)),
@@ -283,7 +283,8 @@ async def test_b176_a_limit_that_is_none_is_refused(node: Standing, limit: Any) 
             lambda: anext(client.stream(ASK, {}, gap_timeout=limit)),
             lambda: anext(client.stream(ASK, {}, first_item_timeout=limit)),
             lambda: client.open(ASK, timeout=limit).recv(),
-        ):
+        ]
+        for use in uses:
             with pytest.raises(LocalProtocolError, match="seconds above 0, or None for none"):
                 await use()
 
