@@ -41,6 +41,8 @@ _ANSWER = 1.0
 #: Frames of a request whose router died are kept this long, in seconds, for an engine that has
 #: them.
 _LATE_ACCEPT = 10.0
+#: What a dead actor had borrowed is taken back so many seconds later.
+_GRACE = 0.25
 #: And the memory of a dead actor, whose frames others handed on to us, is mapped so long.
 _LATE_FRAMES = 3.0
 #: In one message.
@@ -336,7 +338,8 @@ class Links:
         """A peer is gone: what it borrowed is ours again, what it owned lives as long as its
         views.
         """
-        self.memory.take_back(address.incarnation)
+        # Whoever it handed frames on to may be asking for leases of his own just now.
+        self._runtime.peers.later(_GRACE, self.memory.take_back, address.incarnation)
         self.memory.forget(address.incarnation)
         if self._runtime.adopting.has_met(address.incarnation):
             # Others may have sent us frames of it before they heard of its death.

@@ -40,6 +40,13 @@ def number_of(array: np.ndarray[Any, Any]) -> int:
     return number if whole and not rest else -1
 
 
+def anonymous() -> int:
+    """Bytes of this process's own memory: what it maps of others does not count."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        rows = dict(line.split(":", 1) for line in status if ":" in line)
+    return int(rows["RssAnon"].split()[0]) << 10
+
+
 class Memory:
     """What all these engines tell of themselves."""
 
@@ -56,6 +63,7 @@ class Memory:
             "borrowed": sum(each.frames + each.expected for each in memory.reading.borrowed()),
             "allocated": held.segments,
             "pid": os.getpid(),
+            "anonymous": anonymous(),
         }
 
 

@@ -217,7 +217,10 @@ async def test_the_last_words_of_a_lender_that_closes_are_heard(tmp_path: Path) 
         assert downs == ["lender"]
 
 
-async def test_b02_frames_of_an_owner_that_dies_meanwhile_are_read(tmp_path: Path) -> None:
+async def test_b02_frames_of_an_owner_that_dies_meanwhile_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("actors.kernel.links._LATE_FRAMES", 0.3)
     async with three(tmp_path) as t:
         t.hold()
         stream = await t.open()

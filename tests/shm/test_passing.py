@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transport.errors import StaleHandle
-from transport.payload import decode_payload, encode_payload
+from transport.payload import decode_payload, encode_payload, inline_kept
 from transport.shm.memory import Memory
 from transport.shm.passing import Passing, received
 from transport.shm.slab import Slab
@@ -166,6 +166,20 @@ def test_a_held_frame_outlives_its_owner(owner: Memory, relay: Memory) -> None:
     assert relay.needs(C, encoded.handles) == []
     assert not relay.usable(C, encoded.handles)
     relay.unexport(encoded.handles[0])
+
+
+def test_a_request_that_is_sent_again_takes_the_bytes_along(owner: Memory, relay: Memory) -> None:
+    array = give(owner, relay, np.full(SIZE, 4, "u1"))
+    encoded = encode_payload([array, array], memory=relay, native=True, root="request")
+    assert [each.owner for each in encoded.handles] == [A, A]
+    relay.lend(encoded.handles[0], C, 1, keep=True)
+    del array
+    again = inline_kept(encoded, relay)
+    assert [each[2] for each in again.handles] == [bytes([4]) * SIZE] * 2
+    assert [each.borrower for each in relay.passing.leases()] == [C]
+    relay.take_back(C)
+    settle(relay, owner)
+    assert owner.statistics().slots == 0
 
 
 def handle_at(offset: int) -> Handle:
