@@ -45,6 +45,8 @@ class Unclaimed:
         until ``settled``.
         """
         handles = self.take(number)
+        if handles:
+            self._memory.opened(peer, handles)
         for handle in handles:
             if self._was_early(handle):
                 if not keep:

@@ -95,6 +95,18 @@ def test_views_keep_the_memory_and_late_handles_are_stale(pair: Pair) -> None:
     del seen, view
 
 
+def test_who_got_a_segment_with_an_open_is_told(pair: Pair) -> None:
+    handle = pair.owner.export_bytes(b"x" * 5000)
+    pair.owner.needs(0, [handle])
+    pair.owner.forget(0)  # so travels an announcement whose reader is not known yet
+    pair.owner.lend(handle, 7, 1)
+    pair.owner.opened(7, [handle, handle._replace(segment=0, size=0)])
+    pair.owner.take_back(7)
+    pair.owner.sweep(0.0)
+    assert pair.owner.retired() == {7: [1]}
+    assert pair.owner.retired() == {}
+
+
 def test_a_reader_that_nobody_told_lets_go_too(pair: Pair) -> None:
     pair.reader.drop(pair.lend(pair.owner.export_bytes(b"x" * 5000)))
     pair.settle()

@@ -36,11 +36,13 @@ class Account(NamedTuple):
 class _Link:
     """What a peer knows of our segments."""
 
-    __slots__ = ("announced", "attached", "denied", "refused", "road")
+    __slots__ = ("announced", "attached", "denied", "opened", "refused", "road")
 
     def __init__(self) -> None:
         self.announced: set[int] = set()
         self.attached: set[int] = set()
+        #: Segments that it got with an Open, whatever it was told of them besides.
+        self.opened: set[int] = set()
         #: Segments that it cannot map, though it may others; and whether it maps none at all.
         self.denied: set[int] = set()
         self.refused = False
@@ -246,6 +248,13 @@ class Memory:
                 found.append(announcement)
         return found
 
+    def opened(self, peer: int, handles: Iterable[Handle]) -> None:
+        """``peer`` has accepted an Open with these handles: it has their segments mapped."""
+        link = self._links.get(peer)
+        if link is None:
+            link = self._links[peer] = _Link()
+        link.opened.update(handle.segment for handle in handles if self._is_ours(handle))
+
     def mark(self, peer: int, segment: int, ok: bool, road: str = "", owner: int = 0) -> None:
         """Note the peer's answer to an announcement: mapped by ``road``, or refused, and then
         whether a ``file`` would be better. ``owner``: whose segment it is, 0: ours.
@@ -339,11 +348,12 @@ class Memory:
         gone = self._arena.take_gone()
         told: dict[int, list[int]] = {}
         for peer, link in self._links.items() if gone else ():
-            numbers = [number for number in gone if number in link.announced]
+            known = link.announced | link.opened
+            numbers = [number for number in gone if number in known]
             if numbers:
                 told[peer] = numbers
-            for known in (link.announced, link.attached, link.denied):
-                known.difference_update(gone)
+            for each in (link.announced, link.attached, link.denied, link.opened):
+                each.difference_update(gone)
         return told
 
     def account(self) -> Account:
