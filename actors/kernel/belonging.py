@@ -64,6 +64,7 @@ class Belonging:
         """This process is a fork: nothing here is to be used."""
         self._forked = True
         self._runtime.shut = True
+        self._runtime.memory.forked()
 
     @property
     def inherited(self) -> bool:

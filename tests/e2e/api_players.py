@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from actors import Actor, Context, Engine, Ref, handles
+from actors.errors import MemoryExhausted
 from tests.kernel.players import Add
 
 
@@ -170,6 +171,11 @@ def _in_child(peer: Ref, actor: Actor, writing: int) -> None:
             told.append(f"{what}: worked")
         except BaseException as error:
             told.append(f"{what}: {type(error).__name__}: {error}")
+    try:
+        actor.runtime.memory.frames.new(10, "u1")
+        told.append("frame: worked")
+    except MemoryExhausted as error:
+        told.append(f"frame: {error}")
     actor.runtime.close()
     os.write(writing, "\n".join(told).encode())
     os._exit(0)

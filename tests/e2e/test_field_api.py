@@ -337,7 +337,8 @@ async def test_b35_a_forked_child_is_told_so_and_harms_nobody(node: Standing) ->
         async with a.stream(Fork(), timeout=10.0) as answers:
             told = (await anext(answers)).splitlines()
         within(begun, 30 * TICK)
-        assert [line.split(":")[0] for line in told] == ["ask", "tell", "call"]
+        assert [line.split(":")[0] for line in told] == ["ask", "tell", "call", "frame"]
+        assert told.pop() == "frame: the arena is closed: its actor has stopped"
         for line in told:
             assert "LocalProtocolError" in line
             assert "of which this one is a fork" in line

@@ -80,6 +80,11 @@ class Arena:
         self._lock = threading.Lock()
         self._closed = False
 
+    def forked(self) -> None:
+        """In a forked child: what stands in the memory is the parent's, which goes on using it."""
+        self._lock = threading.Lock()  # a thread that is not here may have held it
+        self._closed = True
+
     def allocate(self, size: int) -> Slot:
         """A slot of at least ``size`` bytes that the owner holds.
 

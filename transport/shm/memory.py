@@ -360,6 +360,10 @@ class Memory:
         """Segments, leases, those who wait, and what is borrowed from others."""
         return Account(*self._arena.account(), self.reading.borrowed())
 
+    def forked(self) -> None:
+        """In a forked child: nothing may be put into the memory, which the parent goes on using."""
+        self._arena.forked()
+
     def close(self) -> None:
         """Unmap everything that nobody looks at, close all descriptors.
 
