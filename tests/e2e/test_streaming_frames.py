@@ -323,3 +323,16 @@ async def test_where_memory_cannot_be_mapped_bytes_go_in_line(node: Standing) ->
             assert (frame.array == number).all()
         del frame, frames
         await lends_nothing(client, to)
+
+
+async def test_b07_between_nodes_bytes_go_in_line(node: Standing) -> None:
+    """No handle leaves its node, and nothing of the send is left in /dev/shm."""
+    before = set(os.listdir("/dev/shm"))
+    array = np.arange(MIB, dtype="i4")
+    async with node.client() as client:
+        assert np.array_equal(await echo(client, array), array)
+        if node.road == "nodes":
+            engines = {each.address.incarnation for each in client.records()}
+            assert engines.isdisjoint(client.runtime.memory.reading.roads.owners)
+        assert set(os.listdir("/dev/shm")) <= before
+        await lends_nothing(client)
