@@ -85,7 +85,8 @@ def _rows(memory: dict[str, Any]) -> tuple[list[tuple[str, ...]], int]:
         idle = each.get("idle")
         what = f"segment {each.get('number')} ({each.get('kind')})"
         used = f"{_size(each, 'used')} of {_size(each)}"
-        rows.append((what, "-", "-", "-", used, "in use" if idle is None else f"idle {idle:.1f}"))
+        word = f"idle {idle:.1f}" if isinstance(idle, int | float) else "in use"
+        rows.append((what, "-", "-", "-", used, word))
     for each in _maps(memory, "leases"):
         what = "held" if each.get("actor") is None else "lent to"
         rows.append(

@@ -183,6 +183,18 @@ async def test_ps_tells_who_holds_which_memory_for_how_long(node: Standing) -> N
         await wait_free(client, "waits")
 
 
+async def test_ps_is_bounded_however_many_frames_there_are(node: Standing) -> None:
+    async with node.client() as client:
+        async with client.stream("m.waits.go", {"n": 400, "size": 64}, timeout=60.0) as items:
+            kept = [frame async for frame in items]
+        assert len(kept) == 400
+        lines = (await asyncio.to_thread(ps, node.name)).splitlines()
+        assert sum("lent to" in line for line in lines) == 200
+        assert lines[-1].startswith("and 200 more")
+        kept.clear()
+        await wait_free(client, "waits")
+
+
 def ps(cluster: str, *options: str) -> str:
     command = [sys.executable, "-m", "actors", "ps", "--memory", "--cluster", cluster, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

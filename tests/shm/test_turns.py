@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -142,6 +143,19 @@ async def test_closing_ends_every_wait(memory: Memory) -> None:
         with pytest.raises(MemoryExhausted, match="closed"):
             await task
     del held
+
+
+async def test_who_waits_is_served_when_the_system_has_memory_again(memory: Memory) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB // 2, hard))
+    try:
+        with pytest.raises(MemoryExhausted, match="the system has refused more: .*File too large"):
+            await memory.frames.wait_new(MIB, "u1", timeout=TICK)
+        task = asyncio.create_task(memory.frames.wait_new(MIB, "u1", timeout=100 * TICK))
+        await wait_until(lambda: waiting(memory) == 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (await task).nbytes == MIB
 
 
 def test_a_thread_waits_too(memory: Memory) -> None:
