@@ -272,7 +272,7 @@ async def test_who_comes_next_removes_what_killed_clients_have_left() -> None:
         told: list[str] = []
         async with Cluster(NodeSpec(name="b"), progress=told.append):
             assert folders() == []
-        assert any("a client that was killed: removed" in line and left in line for line in told)
+        assert any("another that was killed: removed" in line and left in line for line in told)
     assert folders() == []
 
 
