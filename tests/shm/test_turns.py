@@ -149,7 +149,7 @@ async def test_who_waits_is_served_when_the_system_has_memory_again(memory: Memo
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MIB // 2, hard))
     try:
-        with pytest.raises(MemoryExhausted, match="the system has refused more: .*File too large"):
+        with pytest.raises(MemoryExhausted, match=r"the system has refused more: .*File too large"):
             await memory.frames.wait_new(MIB, "u1", timeout=TICK)
         task = asyncio.create_task(memory.frames.wait_new(MIB, "u1", timeout=100 * TICK))
         await wait_until(lambda: waiting(memory) == 1)
