@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from actors.cluster.folder import (
     try_lock,
     write_info,
 )
+from actors.cluster.sweep import kill_children
 from actors.errors import NameTaken, SpecError
 from actors.kernel.peers import start_time
 from tests.waiting import require_root
@@ -175,3 +177,27 @@ def test_a_run_folder_of_somebody_else_is_refused(root: str) -> None:
     os.chown(root, 65534, 65534)
     with pytest.raises(SpecError, match="belongs to another user"):
         Claim(root, "demo", "a")
+
+
+def test_a_node_of_another_pid_namespace_lives_while_its_lock_is_held(
+    root: str, claim: Claim
+) -> None:
+    info = NodeInfo("demo", "a", claim.folder, Address("node", 7, os.getpid(), 1), space=4242)
+    write_info(info)
+    assert read_info(claim.folder) == info
+    assert not info.near
+    assert info.alive
+    assert live_nodes(root) == [info]
+    with pytest.raises(NameTaken):
+        Claim(root, "demo", "a")
+    claim.close()
+    assert not info.alive
+    assert kill_children(replace(info, children=(me(),))) == []  # its pids are somebody else's
+
+
+def test_what_says_nothing_of_namespaces_is_of_ours(claim: Claim) -> None:
+    write_info(NodeInfo("demo", "a", claim.folder, me()))
+    info = read_info(claim.folder)
+    assert info is not None
+    assert info.near
+    assert info.alive

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from actors.kernel.peers import Peers, alive, start_time
 from actors.kernel.runtime import Runtime
 from actors.messages import Down, Hello, Tell
 from tests.waiting import TICK, wait_until
-from transport.bus.address import Address
+from transport.bus.address import Address, inbox_path
 from transport.bus.port import Port
 
 _SENDER = """
@@ -248,3 +249,67 @@ async def test_nobody_is_told_after_closing(tmp_path: Path) -> None:
 def test_a_start_time_tells_a_process_from_none() -> None:
     assert start_time(os.getpid()) > 0
     assert start_time(2**22 + 1) == 0
+
+
+def far(address: Address) -> Address:
+    """The same incarnation as a process of another PID namespace knows it, under our own pid."""
+    return address._replace(pid=os.getpid(), started=1, space=4242)
+
+
+async def test_a_peer_of_another_pid_namespace_is_known_by_its_connection(tmp_path: Path) -> None:
+    async with watching(tmp_path, 50) as (watcher, sender):
+        address = far(sender.address)
+        assert watcher.peers.watch(address)
+        assert watcher.peers.watch(address)
+        assert watcher.peers.alive(address)
+        assert not alive(address)  # its pid is ours, and means nothing
+        await asyncio.to_thread(sender.send)
+        os.kill(sender.address.pid, signal.SIGKILL)
+        await wait_until(lambda: watcher.told and watcher.told[-1] == "its process is gone")
+        assert watcher.told == [*range(50), "its process is gone"]  # behind all that it had sent
+        assert not watcher.peers.watch(address)
+        assert not watcher.peers.alive(address)
+
+
+async def test_one_of_another_pid_namespace_that_was_dead_before_is_told(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        sender.close()
+        assert not watcher.peers.watch(far(sender.address))
+        assert watcher.told == []
+        await wait_until(lambda: watcher.told)
+        assert watcher.told == ["its process is gone"]
+
+
+async def test_a_connection_that_ends_is_no_death_where_another_can_be_made(tmp_path: Path) -> None:
+    watcher = Watcher(str(tmp_path))
+    peer = far(Address("peer", 77, 0, 0))
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(inbox_path(str(tmp_path), peer, "c"))
+    listener.listen(1)
+    listener.setblocking(False)
+    loop = asyncio.get_running_loop()
+    try:
+        assert watcher.peers.watch(peer)
+        for _ in range(3):  # as ZeroMQ does with those who do not greet
+            caller, _ = await asyncio.wait_for(loop.sock_accept(listener), 50 * TICK)
+            caller.send(b"\xff\x00")
+            caller.close()
+        assert watcher.told == []
+        assert watcher.peers.watch(peer)
+        listener.close()
+        await wait_until(lambda: watcher.told)
+        assert watcher.told == ["its process is gone"]
+    finally:
+        listener.close()
+        watcher.runtime.close()
+
+
+async def test_one_of_another_pid_namespace_may_leave(tmp_path: Path) -> None:
+    async with watching(tmp_path) as (watcher, sender):
+        before = len(os.listdir("/proc/self/fd"))
+        address = far(sender.address)
+        watcher.peers.note(address)
+        assert watcher.peers.watch(address)
+        watcher.peers.left(address.incarnation)
+        assert watcher.told == ["it has closed"]
+        assert len(os.listdir("/proc/self/fd")) == before
