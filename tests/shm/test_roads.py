@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.shm.peer import ROOT
 from tests.waiting import TICK, require_root, wait_until_sync
 from transport.errors import AttachFailed, MemoryExhausted
 from transport.shm.arena import Arena
@@ -324,3 +325,30 @@ def test_a_process_is_found_in_the_proc_that_is_mounted() -> None:
     assert proc_folder(os.getpid()) == "/proc/self"
     assert proc_folder(1) == "/proc/1"
     assert start_time(2**70) == 0
+
+
+_FILL = """
+from transport.errors import MemoryExhausted
+from transport.shm.arena import Arena
+from transport.shm.offers import Offers
+arena, made = Arena(5, offers=Offers(road="file")), 0
+try:
+    while True:
+        slot = arena.allocate(100_000)
+        arena.segment(slot.segment).map[slot.offset : slot.offset + 100_000] = b"x" * 100_000
+        made += 1
+except MemoryExhausted as error:
+    print(made, error)
+arena.close()
+"""
+
+
+def test_a_full_dev_shm_is_an_error_and_no_signal() -> None:
+    require_root("a /dev/shm of its own")
+    mount = 'mount -t tmpfs -o size=1m none /dev/shm && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", mount, "sh", sys.executable, "-c", _FILL]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert said.returncode == 0, said.stderr
+    made, _, words = said.stdout.partition(" ")
+    assert 0 < int(made) < 11
+    assert "No space left" in words or "no memory" in words
