@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -17,9 +18,10 @@ _SHOWN: Final = 16
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal, on stderr."""
-    sys.stderr.write(f"callhome: {text}\n")
-    sys.stderr.flush()
+    """A line for the person at the terminal, on stderr; who has closed it does not want it."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"callhome: {text}\n")
+        sys.stderr.flush()
 
 
 def put(line: str) -> None:

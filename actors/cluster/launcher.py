@@ -49,8 +49,9 @@ Progress = Callable[[str], None]
 
 def _print_progress(text: str) -> None:
     if sys.stderr is not None:  # the launcher may have been started without one
-        sys.stderr.write(f"callhome: {text}\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # or its terminal has been closed
+            sys.stderr.write(f"callhome: {text}\n")
+            sys.stderr.flush()
 
 
 class _Node:

@@ -132,19 +132,34 @@ def test_b48_all_killed_at_once_is_swept_by_the_next_start() -> None:
             stranger.wait()
 
 
-def test_b48_a_terminal_that_closes_ends_all() -> None:
+def own_terminal() -> None:
+    """In a child that is about to be exec'd: stdin is its terminal."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def test_b48_a_terminal_that_closes_ends_a_script() -> None:
     master, slave = pty.openpty()
-
-    def own_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
     with launcher(stdin=slave, stderr=slave, preexec_fn=own_terminal) as (process, pids, listen):
         os.close(slave)
         os.close(master)
         assert process.wait(PATIENCE) == -signal.SIGHUP
         nothing_left(pids, listen)
+
+
+def test_b48_a_terminal_that_closes_stops_up_in_order(tool: Tool, tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    process = tool.start(
+        "up", toml(tmp_path), stdin=slave, stdout=slave, stderr=slave, preexec_fn=own_terminal
+    )
+    os.close(slave)
+    said = b""
+    while b"try, from another shell" not in said:
+        said += os.read(master, 4096)
+    os.close(master)
+    assert process.wait(LONG) in (0, 129)  # 129: it was still saying what to try
+    wait_until_sync(lambda: folders(run_root()) == [] and not mine(), what="nothing is left")
 
 
 @pytest.mark.parametrize("gap", [None, 0.05])
