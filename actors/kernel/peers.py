@@ -285,7 +285,7 @@ class Peers:
             return
         self.later(_SETTLE, self._settle, key)
 
-    def later(self, delay: float, callback: Callable[..., None], *args: object) -> None:
+    def later(self, delay: float, callback: Callable[..., object], *args: object) -> None:
         """Call back after ``delay`` seconds, unless this runtime has closed by then."""
 
         def run() -> None:
