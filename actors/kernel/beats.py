@@ -63,6 +63,7 @@ class Heart:
         self._name = runtime.address.name
         self._incarnation = runtime.address.incarnation
         self._path = inbox_path(runtime.run, runtime.address, _LANE)
+        self._wanted = runtime.settings.frozen_after > 0
         self._loop = asyncio.get_running_loop()
         self._fd = -1
         self._turn = self._last = time.monotonic_ns()
@@ -71,7 +72,11 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="callhome-beats", daemon=True)
 
     def start(self) -> None:
-        """Make the file and begin; on a full disk there are no beats, and a warning."""
+        """Make the file and begin; on a full disk there are no beats, and a warning. None either
+        where nobody is to be taken for frozen.
+        """
+        if not self._wanted:
+            return
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._fd = os.open(self._path, flags, 0o600)
