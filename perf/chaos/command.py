@@ -6,11 +6,12 @@ import argparse
 import asyncio
 import json
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 from perf.chaos.cast import LEAST
-from perf.chaos.plan import Options, make
+from perf.chaos.plan import DEEDS, TARGETS, Options, make
 from perf.chaos.run import Result, Run, facts
 from perf.plan import PerfError
 
@@ -39,6 +40,7 @@ examples:
   python -m perf chaos --minutes 2 --seed 1
   python -m perf chaos --minutes 10 --seed 7 --json chaos.json --plan plan.jsonl
   python -m perf chaos --minutes 1 --seed 3 --nodes 1 --every 0.2  # many signals
+  python -m perf chaos --seed 3 --roles router,ingress --deeds stop  # only these
 Ctrl-C ends a run in order and prints what was seen so far. Exit code: 0, or 1 after any failure.
 """
 
@@ -65,6 +67,20 @@ def add_chaos(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     command.add_argument(
         "--every", type=_above_zero, default=0.5, help="seconds between signals, on average (0.5)"
     )
+    command.add_argument(
+        "--roles",
+        type=lambda text: _some(text, TARGETS),
+        default=tuple(TARGETS),
+        metavar="engine,...",
+        help=f"who gets signals: some of {', '.join(TARGETS)} (all)",
+    )
+    command.add_argument(
+        "--deeds",
+        type=lambda text: _some(text, DEEDS),
+        default=tuple(DEEDS),
+        metavar="stop,...",
+        help=f"what is done to them: some of {', '.join(DEEDS)} (all)",
+    )
     command.add_argument("--plan", type=Path, metavar="FILE", help="write the plan as JSON lines")
     command.add_argument("--json", type=Path, metavar="FILE", help="write what was seen as JSON")
 
@@ -74,6 +90,13 @@ def _above_zero(text: str) -> float:
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
+
+
+def _some(text: str, known: Collection[str]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(text.split(",")))
+    if wrong := [name for name in names if name not in known]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} is none of {', '.join(known)}")
+    return names
 
 
 def chaos(arguments: argparse.Namespace) -> int:
@@ -88,6 +111,8 @@ def chaos(arguments: argparse.Namespace) -> int:
         arguments.clients,
         arguments.rate,
         arguments.every,
+        arguments.roles,
+        arguments.deeds,
     )
     for path in (arguments.plan, arguments.json):
         if path is not None:

@@ -95,6 +95,8 @@ class Options:
     clients: int = 4
     rate: float = 20.0
     every: float = 0.5
+    roles: tuple[str, ...] = tuple(TARGETS)
+    deeds: tuple[str, ...] = tuple(DEEDS)
 
     def to_json(self) -> str:
         """For a client's process."""
@@ -196,6 +198,8 @@ def _items(shape: str, size: int, dice: random.Random) -> int:
 def _kind(shape: str, dice: random.Random) -> str:
     if shape == "frames":
         return dice.choice(("frame", "array"))
+    if shape == "forward":
+        return dice.choice(("frame", "array", "frame", "bytes"))
     return dice.choice(("bytes", "bytes", "array", "frame"))
 
 
@@ -208,9 +212,11 @@ def _timeout(dice: random.Random) -> float:
 
 
 def _faults(options: Options, dice: random.Random) -> Iterator[Fault]:
+    roles = {role: weight for role, weight in TARGETS.items() if role in options.roles}
+    deeds = {deed: weight for deed, weight in DEEDS.items() if deed in options.deeds}
     at = 1.0
     while (at := at + dice.expovariate(1.0 / options.every)) < options.seconds:
-        role, deed = _pick(dice, TARGETS), _pick(dice, DEEDS)
+        role, deed = _pick(dice, roles), _pick(dice, deeds)
         which = dice.randrange(1 << 16)
         seconds = round(dice.uniform(0.2, 5.0), 3)
         if options.nodes > 1 or not role.startswith("far."):

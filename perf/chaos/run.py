@@ -63,7 +63,7 @@ class Run:
         self._far: Client | None = None
 
     def interrupt(self) -> None:
-        """Ctrl-C: stop what is under way, and say what was seen so far."""
+        """Ctrl-C, or SIGTERM: stop what is under way, and say what was seen so far."""
         self._say("interrupted: ending in order")
         self.result.interrupted = True
         self._over.set()
@@ -73,12 +73,14 @@ class Run:
     async def run(self) -> Result:
         """All of it."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self.interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.interrupt)
         try:
             with tempfile.TemporaryDirectory(prefix="chaos-") as run:
                 await self._in(run)
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
         return self.result
 
     async def _in(self, run: str) -> None:

@@ -52,6 +52,7 @@ async def read(client: Client, folder: str) -> State:
     """The state of the node in ``folder``; an actor that does not answer is not in it."""
     state = State(files=_files(folder), shared=_shared(folder), processes=_processes())
     state.actors["this process"] = _own(client)
+    state.held["this process"] = _held(os.getpid())
     for kind in _KINDS:
         for record in living(client, kind):
             try:
