@@ -228,6 +228,8 @@ EngineSpec("a.b.c", echo)
         ({"place": "there"}, ["engines[1].place", "'process' or 'here'"]),
         ({"place": "here", "cpus": [0]}, ["engines[1].cpus", "place='here'"]),
         ({"place": "here", "env": {"A": "b"}}, ["engines[1].env", "place='here'"]),
+        ({"place": "here", "essential": True}, ["engines[1].essential", "place='here'"]),
+        ({"essential": "often"}, ["engines[1].essential", "true or false"]),
         ({"capacty": 3}, ["engines[1].capacty", "unknown key", "did you mean 'capacity'"]),
     ],
 )
