@@ -4,6 +4,7 @@ stream.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import typing
 from collections.abc import Mapping
@@ -158,6 +159,8 @@ class Ref:
         target, fields = write_message(message)
         encoded = self._runtime.encode(fields, "msgpack", False, target)
         address = self._lookup.actor(self.name)
+        if self._runtime.port.pressed(address):
+            await asyncio.sleep(0)  # to hear how far it has read, before it counts as full
         self._runtime.send(address, Tell(target, encoded.data), size=len(encoded.data) + 64)
 
     async def ask(

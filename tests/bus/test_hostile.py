@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -100,10 +101,11 @@ async def test_wild_frames_cost_only_their_connection(run: str, frame: bytes) ->
     with posts(run, "a", "b") as (a, b):
         await answers(a, b, 0)
         stranger = raw(inbox_path(run, b.address, "d"))
-        stranger.settimeout(20 * TICK)
+        stranger.settimeout(100 * TICK)
         stranger.sendall(GREETING)
         assert len(stranger.recv(64, socket.MSG_WAITALL)) == 64
-        stranger.sendall(READY + frame)
+        with contextlib.suppress(OSError):  # it is cut off as soon as the beginning is read
+            stranger.sendall(READY + frame)
         await answers(a, b, 20)
         stranger.close()
 
@@ -115,8 +117,9 @@ async def test_b33_sockets_of_other_kinds_are_not_heard(run: str, kind: int) -> 
         stranger.linger = 0
         stranger.connect(f"ipc://{inbox_path(run, b.address, 'd')}")
         if kind != zmq.SUB:
-            for _ in range(500):
-                stranger.send(b"\xc1", zmq.NOBLOCK)
+            with contextlib.suppress(zmq.Again):  # once it was not let in
+                for _ in range(500):
+                    stranger.send(b"\xc1", zmq.NOBLOCK)
         await answers(a, b, 0)
         stranger.close(0)
         assert b.port.statistics().unreadable == 0

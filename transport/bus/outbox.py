@@ -89,6 +89,11 @@ class Outbox:
             or self.size + max(self.blocked_bytes, flight.bytes) >= bounds[1]
         )
 
+    def disown(self) -> None:
+        """In a forked child: the outlet is the parent's."""
+        if self.outlet is not None:
+            self.outlet.disown()
+
     def wake(self) -> None:
         """Let those go on who wait until the peer reads."""
         waiters, self.waiters = self.waiters, []

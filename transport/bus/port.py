@@ -319,6 +319,12 @@ class Port:
         box = self._boxes.get((to.incarnation, False))
         return box is not None and box.stuck and box.full(self._limits)
 
+    def pressed(self, to: Address) -> bool:
+        """Whether half of the data that may wait for a peer does."""
+        box = self._boxes.get((to.incarnation, False))
+        most, size = self._limits
+        return box is not None and box.full((most // 2 or 1, size // 2))
+
     async def wait_drained(self, to: Address, control: bool = False) -> None:
         """Wait until nothing is held back for a peer; the caller gives the deadline."""
         box = self._boxes.get((to.incarnation, control))
@@ -365,9 +371,9 @@ class Port:
 
     def statistics(self) -> PortStatistics:
         """The counters, as they stand."""
-        intake, sent = self._intake, (self.batches_out, self.messages_out)
+        came, sent = self._intake, (self.batches_out, self.messages_out)
         peers = len({incarnation for incarnation, _ in self._boxes})
-        return PortStatistics(intake.batches, intake.messages, *sent, intake.unreadable, peers)
+        return PortStatistics(came.batches, came.messages, *sent, came.unreadable, peers)
 
     def close(self, linger: float = 0.5) -> None:
         """Send what is queued and close; ZeroMQ gets ``linger`` seconds for what it holds."""
@@ -391,6 +397,5 @@ class Port:
         self._data.disown()
         self._control.disown()
         for box in self._boxes.values():
-            if box.outlet is not None:
-                box.outlet.disown()
+            box.disown()
         self._boxes.clear()
