@@ -27,12 +27,7 @@ from transport.bus.outbox import Outbox
 from transport.bus.shared import Bus as Bus
 from transport.bus.shared import PortStatistics
 from transport.bus.socket import BURST, Inbox, Outlet
-from transport.errors import (
-    CallHomeError,
-    LocalProtocolError,
-    OutboxFull,
-    RemoteProtocolError,
-)
+from transport.errors import CallHomeError, LocalProtocolError, OutboxFull, RemoteProtocolError
 from transport.wire.message import BatchReader, BatchWriter, Message
 
 #: Batches that ZeroMQ may hold for one connection on its way out; what is beyond waits in the
