@@ -38,7 +38,7 @@ _TRIES = 64
 GONE = "its process is gone"
 
 #: Seconds until an inbox that has just ended a connection, or has no place for one, is tried again.
-_AGAIN = 0.1
+_AGAIN = 0.03
 _GREETING = 4096
 
 #: A process: pid and start time; or an incarnation of another PID namespace and -1.
