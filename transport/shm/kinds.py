@@ -88,18 +88,21 @@ def dtype_of(text: str) -> np.dtype[Any]:
 
 
 def _lengths(shape: int | Sequence[int]) -> tuple[int, ...]:
-    import numpy as np
+    if type(shape) is int:
+        lengths: tuple[int, ...] = (shape,)
+    else:
+        import numpy as np
 
-    try:
-        if isinstance(shape, (int, np.integer)):
-            lengths: tuple[int, ...] = (int(shape),)
-        else:
-            lengths = tuple(int(length) for length in shape)
-    except (TypeError, ValueError) as error:
-        raise LocalProtocolError(
-            f"a frame's shape is a length or a list of them, not {shape!r}"
-        ) from error
-    if any(length < 0 for length in lengths) or len(lengths) > 32:
+        try:
+            if isinstance(shape, (int, np.integer)):
+                lengths = (int(shape),)
+            else:
+                lengths = tuple(map(int, shape))
+        except (TypeError, ValueError) as error:
+            raise LocalProtocolError(
+                f"a frame's shape is a length or a list of them, not {shape!r}"
+            ) from error
+    if len(lengths) > 32 or min(lengths, default=0) < 0:
         raise LocalProtocolError(
             f"a frame's shape has up to 32 lengths of 0 or more, not {shape!r}"
         )
