@@ -51,8 +51,6 @@ def living(client: Client, kind: str) -> list[Record]:
 async def read(client: Client, folder: str) -> State:
     """The state of the node in ``folder``; an actor that does not answer is not in it."""
     state = State(files=_files(folder), shared=_shared(folder), processes=_processes())
-    state.actors["this process"] = _own(client)
-    state.held["this process"] = _held(os.getpid())
     for kind in _KINDS:
         for record in living(client, kind):
             try:
@@ -63,6 +61,9 @@ async def read(client: Client, folder: str) -> State:
                 continue
             state.held[record.address.name] = _held(record.address.pid)
             state.actors[record.address.name] = carried | of_process(record.address.pid)
+    # Last: asking has made the connections that it takes.
+    state.actors["this process"] = _own(client)
+    state.held["this process"] = _held(os.getpid())
     return state
 
 
