@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 
 import pytest
 import zmq
@@ -14,7 +15,7 @@ from tests.bus.posts import arrived, numbered, posts, weighty
 from tests.waiting import wait_until
 from transport.bus.address import MAX_PATH, Address, inbox_path
 from transport.bus.port import Bus, Port
-from transport.errors import LocalProtocolError, RemoteProtocolError
+from transport.errors import LocalProtocolError, OutboxFull, RemoteProtocolError
 from transport.wire.message import BatchWriter
 
 
@@ -159,3 +160,28 @@ async def test_no_batch_is_larger_than_a_reader_takes(
         await arrived(b, 9)
         assert b.numbers[-8:] == list(range(8))
         assert b.port.statistics().unreadable == 0
+
+
+async def test_a_port_without_descriptors_loses_one_peer_and_says_so(run: str) -> None:
+    with posts(run, "a", "b", "c") as (a, b, c):
+        told: list[str] = []
+        a.port.unreachable = lambda address, reason: told.append(f"{address.name}: {reason}")
+        a.port.send(b.address, numbered(1))
+        await arrived(b, 1)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        spare = os.dup(0)
+        os.close(spare)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (spare, hard))
+        try:
+            with pytest.raises(OutboxFull, match=r"no socket .* towards c .*ulimit -n"):
+                a.port.send(c.address, numbered(2), bounded=True)
+            await wait_until(lambda: told)
+            for number in range(2, 50):
+                a.port.send(b.address, numbered(number))
+                await asyncio.sleep(0)
+            await arrived(b, 49)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert told[0].startswith("c: no socket can be opened")
+        a.port.send(c.address, numbered(3), bounded=True)  # there is room again
+        await arrived(c, 1)

@@ -27,7 +27,8 @@ def test_a_healthy_machine(tool: Tool) -> None:
     assert found.stderr == ""
     lines = found.stdout.splitlines()
     assert {line[:6] for line in lines} <= {"ok    ", "warn  "}
-    for word in ("python", "pyzmq", "import actors", "shared memory", "pidfd", "run folder"):
+    words = ("python", "pyzmq", "import actors", "shared memory", "pidfd", "run folder")
+    for word in (*words, "open files", "sockets: "):
         assert any(word in line for line in lines), word
 
 

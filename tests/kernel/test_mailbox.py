@@ -83,3 +83,30 @@ async def test_the_last_bound_holds_in_any_case(monkeypatch: pytest.MonkeyPatch)
     for _ in range(7):
         await mailbox.get()
     assert held == [HOLD, HOLD_ALL, GO]
+
+
+async def test_bytes_hold_the_inbox_as_messages_do() -> None:
+    held: list[int] = []
+    mailbox: Mailbox[int] = Mailbox(100, held.append, 1000)
+    mailbox.put(0, 999)
+    assert mailbox.room
+    mailbox.put(1, 1)
+    assert not mailbox.room
+    assert held == [HOLD]
+    mailbox.put(2, 2999)
+    assert held == [HOLD]
+    mailbox.put(3, 1)  # four times the bound, though a handler may wait
+    assert held == [HOLD, HOLD_ALL]
+    assert [await mailbox.get() for _ in range(2)] == [0, 1]
+    assert held == [HOLD, HOLD_ALL]
+    assert await mailbox.get() == 2
+    assert held == [HOLD, HOLD_ALL, GO]
+
+
+async def test_a_small_bound_has_a_small_last_bound() -> None:
+    mailbox, held = box(2)
+    for number in range(127):
+        mailbox.put(number)
+    assert held == [HOLD]
+    mailbox.put(127)
+    assert held == [HOLD, HOLD_ALL]
