@@ -94,7 +94,11 @@ def _rows(memory: dict[str, Any]) -> tuple[list[tuple[str, ...]], int]:
         )
     for each in _maps(memory, "borrowed"):
         frames = f"{each.get('frames')} + {each.get('unopened')} unopened"
-        rows.append(("borrowed from", _who(each), "-", frames, _size(each), _age(each)))
+        by = f" by {each['road']}" if each.get("road") else ""
+        what = f"borrowed{by} from"
+        rows.append((what, _who(each), "-", frames, _size(each), _age(each)))
+    for each in _maps(memory, "readers"):
+        rows.append((f"read by {each.get('road')}", _who(each), "-", "-", "-", "-"))
     for each in _maps(memory, "passed"):
         what = f"passed on, of {each.get('owner')}"
         rows.append(

@@ -43,8 +43,8 @@ class Keeping:
     def account(self) -> dict[str, Any]:
         """What ``callhome ps --memory`` shows of this process: ``limit``, ``segments``,
         ``leases`` (the oldest, and how many ``more``), what is ``borrowed`` from others, what of
-        that is held for whom it was ``passed`` on to, and who is ``waiting``; sizes in bytes, ages
-        in seconds.
+        that is held for whom it was ``passed`` on to, and who is ``waiting``; by which ``road`` the
+        ``readers`` of this memory reach it. Sizes in bytes, ages in seconds.
         """
         now, found = time.monotonic(), self._memory.account()
         passed = list(islice(self._memory.passing.leases(), _LEASES))
@@ -62,6 +62,7 @@ class Keeping:
                     "size": each.size,
                     "age": round(now - each.since, 3) if each.since else None,
                     "unopened": each.expected,
+                    "road": self._memory.reading.roads.taken(each.owner),
                 }
                 for each in found.borrowed[:_LEASES]
             ],
@@ -78,6 +79,10 @@ class Keeping:
                     "age": round(now - each.since, 3) if each.since else None,
                 }
                 for each in passed
+            ],
+            "readers": [
+                {**self._who(peer), "road": road}
+                for peer, road in islice(self._memory.readers(), _LEASES)
             ],
             "waiting": [
                 {"size": each.size, "age": round(now - each.since, 3)}

@@ -295,6 +295,7 @@ async def test_where_proc_is_closed_the_socket_leads_to_memory(node: Standing) -
             assert (frame.array == number).all()
         roads = client.runtime.memory.reading.roads
         assert {roads.taken(owner) for owner in roads.owners} == {"socket"}
+        assert {each["road"] for each in client.memory()["borrowed"]} == {"socket"}
         frame = client.frames.new((1000, 1000), "u1")
         frame.array[:] = 3
         assert await client.call(to, frame, timeout=10.0) == 3_000_000

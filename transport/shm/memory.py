@@ -289,6 +289,13 @@ class Memory:
             return False
         return not link.denied or all(handle.segment not in link.denied for handle in handles)
 
+    def readers(self) -> list[tuple[int, str]]:
+        """Who was told of our memory and has answered, and by which road it is reached."""
+        found = [
+            (peer, "inline" if link.refused else link.road) for peer, link in self._links.items()
+        ]
+        return [(peer, road) for peer, road in found if road]
+
     def road(self, peer: int) -> str:
         """How ``peer`` reaches our memory, "" before it has."""
         link = self._links.get(peer)
