@@ -9,6 +9,7 @@ a frame does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable
 from itertools import islice
@@ -110,8 +111,9 @@ class Keeping:
 
     def _changed(self) -> None:
         """In any thread: segments were made, mapped or given back."""
-        if not self._closed and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._look)
+        if not self._closed:
+            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
+                self._loop.call_soon_threadsafe(self._look)
 
     def _look(self) -> None:
         if self._closed:
