@@ -51,6 +51,8 @@ _LATE: Final = int(3 * PERIOD * 1e9)
 _FORGOTTEN: Final = 5.0
 #: Seconds until a missing file is looked for again.
 _AGAIN: Final = 1.0
+#: Seconds for the thread to end: it waits for nothing but the disk.
+_PATIENCE: Final = 1.0
 #: Whatever stands there: it must not make the reader wait.
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -121,8 +123,9 @@ class Heart:
         """No more beats; the file goes. A second call does nothing."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join()
-        self._remove()
+            self._thread.join(_PATIENCE)
+        if not self._thread.is_alive():  # else it hangs in a disk, and ends with the process
+            self._remove()
 
     def _remove(self) -> None:
         if self._fd >= 0:
