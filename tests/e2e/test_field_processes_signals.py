@@ -15,6 +15,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -324,9 +325,9 @@ def test_b64_the_first_process_reaps_and_hears_sigterm(
         for engine in engines:
             kept = descendants(engine)
             os.kill(engine, signal.SIGKILL)
-            wait_until_sync(lambda kept=kept: not any(map(exists, kept)), what="they are reaped")
+            wait_until_sync(partial(unknown, kept), what="they are reaped")
         zombies = [pid for pid in descendants(first) if not runs(pid)]
-        wait_until_sync(lambda: not any(map(exists, zombies)), what="no zombie stays")
+        wait_until_sync(partial(unknown, zombies), what="no zombie stays")
         began = time.monotonic()
         os.kill(first, signal.SIGTERM)
         code = process.wait(LONG)
@@ -338,8 +339,9 @@ def test_b64_the_first_process_reaps_and_hears_sigterm(
     wait_until_sync(lambda: folders(run_root()) == [], what="the run folder is empty")
 
 
-def exists(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
+def unknown(pids: list[int]) -> bool:
+    """Whether there is no trace of them, zombies neither."""
+    return not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
 def children(pid: int) -> list[int]:

@@ -224,7 +224,7 @@ async def test_messages_taken_in_before_the_end_do_not_outlive_the_actor(tmp_pat
     actor = Counter()
     async with alive(tmp_path, actor) as ref:
         asks = [asyncio.create_task(ref.ask(Wait(), timeout=10.0)) for _ in range(3)]
-        await wait_until(lambda: actor.carries()["queued"] == 2)
+        await wait_until(lambda: actor.carries()["queued"] == 2 and actor.happened)
         actor.shut()
         for each in await asyncio.gather(*asks, return_exceptions=True):
             assert type(each).__name__ == "ConnectionLost"
