@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
     from actors.kernel.served import Served
 
+_FIELDS: Final = len(Handle._fields)
 #: How long an owner may take to answer, in seconds; then the bytes are copied.
 _ANSWER: Final = 1.0
 _MOST: Final = 4096
@@ -140,10 +141,17 @@ class Adopting:
         return owner in self._met
 
     def lent_on(self, lender: int, values: list[Any]) -> bool:
-        """Whether among the handles of a message there are others than of ``lender``'s memory."""
-        return any(
-            each.owner != lender and each.segment != NO_SEGMENT for each in read_handles(values)
-        )
+        """Whether among the handles of a message there are others than of ``lender``'s memory.
+
+        Raises RemoteProtocolError for what are none, but only when there seem to be such.
+        """
+        for each in values:  # asked of every item with handles: no look further than needed
+            if isinstance(each, list | tuple) and len(each) == _FIELDS and each[0] != lender:
+                return any(
+                    handle.owner != lender and handle.segment != NO_SEGMENT
+                    for handle in read_handles(values)
+                )
+        return False
 
     def adopt(
         self, lender: int, values: list[Any], stream: int, then: Callable[[list[Any]], None]
@@ -154,21 +162,24 @@ class Adopting:
         All its handles are expected then (``Memory.expect``), and each can be shown or dropped as
         any other. Raises RemoteProtocolError for what are none, before anything else.
         """
-        handles = read_handles(values)
         adoption = Adoption(lender, list(values), then)
+        self._start(adoption, stream)
+        return adoption
+
+    def _start(self, adoption: Adoption, stream: int) -> None:
+        handles = read_handles(adoption.values)
         self._memory.expect(handles)
         every = iter(handles)
-        for index, value in enumerate(values):
+        for index, value in enumerate(adoption.values):
             if type(value) is list and len(value) == 3:
                 continue
             handle = next(every)
-            if handle.owner != lender and handle.segment != NO_SEGMENT:
+            if handle.owner != adoption.lender and handle.segment != NO_SEGMENT:
                 adoption.left += 1
                 adoption.asks[index] = _Ask(adoption, index, handle)
         for ask in list(adoption.asks.values()):
             self._ask(ask, stream)
         self._one_less(adoption)
-        return adoption
 
     def _ask(self, ask: _Ask, stream: int) -> None:
         handle, lender = ask.handle, ask.adoption.lender
@@ -307,9 +318,9 @@ class Adopting:
             stream.open = stream.open._replace(handles=values)
             begin()
 
-        self._memory.forgo(read_handles(values))  # adopt notes them anew
-        adoption = self.adopt(lender, values, stream.key[1], adopted)
-        stream.adoption = adoption
+        stream.adoption = Adoption(lender, list(values), adopted)
+        self._start(stream.adoption, stream.key[1])
+        self._memory.forgo(read_handles(values))  # they were noted twice
         return True
 
     def drop(self, stream: Served) -> None:

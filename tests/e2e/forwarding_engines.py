@@ -120,6 +120,19 @@ class Relay(Engine[Any, Any]):
                 yield [array, {"again": array}, array[1:]]
                 del item, array
 
+    async def do_return(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
+        """Each frame that ``by`` makes, to its maker again, as a request; its answers."""
+        maker = request["by"][0]
+        async with ctx.stream(maker, request | {"do": "make"}) as items:
+            async for item in items:
+                yield await ctx.call(maker, {"do": "look", "frame": item})
+                del item
+
+    async def do_look(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
+        """The number of a frame; whether it is in memory of this process."""
+        array = request["frame"].array
+        yield [number_of(array), not ctx._runtime.memory.reading.mapped]
+
     async def do_echo(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
         """What came, back to where it came from."""
         yield request["value"]

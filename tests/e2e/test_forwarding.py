@@ -99,6 +99,9 @@ async def test_a_frame_that_goes_back_to_its_owner_is_not_copied(node: Standing)
             assert np.shares_memory(value.array, frame.array)
             del value, frame
         assert (await memory(client, RELAY))["passed"] == 0
+        request = {"do": "return", "by": [MAKER], "n": 5, "size": SIZE}
+        async with client.stream(RELAY, request) as answers:
+            assert [each async for each in answers] == [[number, True] for number in range(5)]
         await wait_all_back(client)
 
 
