@@ -20,6 +20,7 @@ from typing import Any, Final
 from actors import ActorSpec, EngineSpec, IngressSpec, NodeSpec, RouterSpec, Settings
 from actors.kernel.peers import start_time
 from perf.chaos.plan import MIB, Options
+from perf.chaos.state import CAPACITY
 from transport.bus.address import Address
 
 #: Endpoint, engine, replicas of the first eight processes; more come in the same order.
@@ -61,7 +62,7 @@ def _engines(count: int) -> list[EngineSpec]:
             endpoint,
             f"perf.chaos.engines:{engine}",
             replicas=number,
-            capacity=32,
+            capacity=CAPACITY,
             queue=256,
             restart="always",
         )

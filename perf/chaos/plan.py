@@ -164,7 +164,8 @@ def _play(number: int, at: float, options: Options, dice: random.Random) -> Play
     return Play(
         number,
         at,
-        dice.randrange(options.clients),
+        # Actors of the node are out of reach of the last client, who is outside.
+        dice.randrange(options.clients - (shape == "ask")),
         shape,
         items,
         size,

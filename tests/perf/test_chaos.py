@@ -308,7 +308,7 @@ def command(*arguments: str) -> list[str]:
 def test_a_short_run_accounts_for_everything(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     done = subprocess.run(
-        command("--minutes", "0.06", "--seed", "5", "--nodes", "1", "--clients", "2",
+        command("--minutes", "0.04", "--seed", "5", "--nodes", "1", "--clients", "2",
                 "--every", "0.4", "--json", str(found)),
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
@@ -352,7 +352,7 @@ def test_the_help_teaches_and_wrong_calls_are_refused(capsys: pytest.CaptureFixt
 
 def test_no_run_leaves_a_client_behind() -> None:
     """Clients end with their stdin: a run that is killed takes them along."""
-    options = {"seed": 1, "seconds": 600.0, "clients": 1, "rate": 0.001}
+    options = {"seed": 1, "seconds": 600.0, "clients": 2, "rate": 0.001}
     given = {"options": options, "client": 0, "address": "/nowhere", "began": time.monotonic()}
     client = subprocess.Popen(
         [sys.executable, "-m", "perf.chaos.client", json.dumps(given)],
