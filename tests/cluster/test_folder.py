@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import subprocess
@@ -23,6 +24,7 @@ from actors.cluster.folder import (
     try_lock,
     write_info,
 )
+from actors.cluster.stopping import stop_node
 from actors.cluster.sweep import kill_children
 from actors.errors import NameTaken, SpecError
 from actors.kernel.peers import start_time
@@ -192,6 +194,8 @@ def test_a_node_of_another_pid_namespace_lives_while_its_lock_is_held(
         Claim(root, "demo", "a")
     claim.close()
     assert not info.alive
+    with pytest.raises(SpecError, match="another PID namespace"):
+        asyncio.run(stop_node(info, 1.0))
     assert kill_children(replace(info, children=(me(),))) == []  # its pids are somebody else's
 
 

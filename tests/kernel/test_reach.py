@@ -81,11 +81,10 @@ async def test_a_reader_that_wants_files_gets_them_in_later_segments(tmp_path: P
         first = await lent(owner, reader)
         assert [type(each) for each in first.handles] == [list]
         # The segment that is there stays what it is; the next one is a file.
-        held = owner.memory.frames.new(owner.settings.arena_step - (1 << 20), "u1")
+        held = [owner.memory.frames.new(owner.settings.arena_step - (1 << 20), "u1")]
         second = await lent(owner, reader, 2)
         while type(second.handles[0]) is list:
-            more = owner.memory.frames.new(1 << 20, "u1")
-            held = held, more
+            held.append(owner.memory.frames.new(1 << 20, "u1"))
             second = await lent(owner, reader, 2)
         assert owner.memory.road(reader.address.incarnation) == "file"
         owner.links.take_back(second, reader.address)
