@@ -184,6 +184,7 @@ async def test_b02_b23_whoever_dies_or_stops_on_the_way_the_others_get_everythin
                 await one_is_killed(client, who)
             await one_is_stopped(client, MAKER, 1.3)  # longer than anybody waits for an answer
             await one_is_stopped(client, RELAY, 0.3)
+            await the_reader_is_stopped(client)
             await the_reader_is_killed(client)
 
 
@@ -226,6 +227,17 @@ async def one_is_stopped(client: Client, who: str, seconds: float) -> None:
                 os.kill(pid, signal.SIGSTOP)
                 asyncio.get_running_loop().call_later(seconds, os.kill, pid, signal.SIGCONT)
     assert numbers == list(range(60))
+    await wait_all_back(client)
+
+
+async def the_reader_is_stopped(client: Client) -> None:
+    """Before it has seen the frame, which waits for it."""
+    pid = (await memory(client, LEAF))["pid"]
+    sent = {"do": "send", "to": LEAF, "frames": [stamped(client.frames.new(SIZE, "u1"), 3)]}
+    os.kill(pid, signal.SIGSTOP)
+    asyncio.get_running_loop().call_later(1.2, os.kill, pid, signal.SIGCONT)
+    assert await client.call(SECOND, sent, timeout=15.0) == {"numbers": [3]}
+    del sent
     await wait_all_back(client)
 
 
