@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 from collections import Counter, defaultdict
@@ -147,10 +148,25 @@ def _files(folder: str) -> Counter[str]:
 
 
 def _shared(folder: str) -> list[str]:
-    """Memory of this cluster that has a name; others may run on the machine."""
+    """Memory of this cluster that has a name and no living owner; others may run on the machine."""
     cluster = os.path.basename(os.path.dirname(folder))
-    names = os.listdir("/dev/shm")
-    return sorted(name for name in names if name.startswith("callhome") and cluster in name)
+    names = [name for name in os.listdir("/dev/shm") if name.startswith("callhome")]
+    return sorted(name for name in names if cluster in name and not _owned(f"/dev/shm/{name}"))
+
+
+def _owned(path: str) -> bool:
+    """Whether a living process holds the lock of its folder of segments."""
+    try:
+        fd = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return not os.path.exists(path)  # gone in this moment
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def busy(state: State) -> list[str]:

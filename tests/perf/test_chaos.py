@@ -36,9 +36,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_seed_gives_one_plan_and_another_seed_another() -> None:
-    options = Options(seed=7, seconds=300.0)
+    options = Options(seed=7, seconds=60.0)
     assert make(options) == make(options)
-    assert make(options).digest == make(options).digest != make(Options(8, 300.0)).digest
+    assert make(options).digest == make(options).digest != make(Options(8, 60.0)).digest
     lines = [json.loads(line) for line in make(options).lines()]
     assert sum("stream" in line for line in lines) == len(make(options).plays)
     assert sum("signal" in line for line in lines) == len(make(options).faults)
@@ -309,7 +309,7 @@ def test_a_short_run_accounts_for_everything(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     done = subprocess.run(
         command("--minutes", "0.04", "--seed", "5", "--nodes", "1", "--clients", "2",
-                "--every", "0.4", "--json", str(found)),
+                "--every", "0.2", "--json", str(found)),
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
