@@ -16,7 +16,7 @@ from transport.errors import LocalProtocolError, StaleHandle
 from transport.shm.slab import GRAIN, Slab, Slot, size_class
 
 CAPACITY = 16 * GRAIN
-BORROWERS = st.integers(1, 3)
+BORROWERS = st.integers(1, 2)
 STREAMS = st.integers(1, 2)
 WHICH = st.integers(0, 1 << 16)
 
@@ -72,14 +72,14 @@ class SlabMachine(RuleBasedStateMachine):
         self.slab.add_segment(self.number, GRAIN, GRAIN + CAPACITY)
 
     @precondition(lambda self: len(self.segments) > 1)
-    @rule()
-    def shrink(self) -> None:
+    @rule(newest=st.booleans())
+    def shrink(self, newest: bool) -> None:
         idle = self.segments - {each.slot.segment for each in self.known}
-        for segment in sorted(idle)[:1]:
+        for segment in sorted(idle, reverse=newest)[:1]:
             self.segments.remove(segment)
             self.slab.remove_segment(segment)
 
-    @rule(size=st.integers(1, CAPACITY))
+    @rule(size=st.sampled_from([1, GRAIN, GRAIN, 3 * GRAIN, 4 * GRAIN, CAPACITY]))
     def allocate(self, size: int) -> None:
         slot = self.slab.allocate(size, self.now)
         if slot is None:
@@ -113,9 +113,14 @@ class SlabMachine(RuleBasedStateMachine):
         one.leases[borrower], one.streams[borrower] = 1, stream
 
     @precondition(lambda self: self.known)
-    @rule(which=WHICH, lender=BORROWERS, borrower=BORROWERS, stream=STREAMS)
-    def hand_on(self, which: int, lender: int, borrower: int, stream: int) -> None:
-        one = self.any(which)
+    @rule(
+        which=WHICH, lender=BORROWERS, borrower=BORROWERS, stream=STREAMS, times=st.integers(1, 2)
+    )
+    def hand_on(self, which: int, lender: int, borrower: int, stream: int, times: int) -> None:
+        for _ in range(times):
+            self.hand_one_on(self.any(which), lender, borrower, stream)
+
+    def hand_one_on(self, one: Known, lender: int, borrower: int, stream: int) -> None:
         if not {lender, borrower} & one.leases.keys():
             with pytest.raises(StaleHandle):
                 self.slab.adopt(one.slot, lender, borrower, stream)
@@ -123,6 +128,18 @@ class SlabMachine(RuleBasedStateMachine):
         self.slab.adopt(one.slot, lender, borrower, stream, self.now)
         one.leases[borrower] = one.leases.get(borrower, 0) + 1
         one.streams.setdefault(borrower, -stream)
+
+    @precondition(lambda self: self.known)
+    @rule(which=WHICH, borrower=BORROWERS, stream=STREAMS)
+    def release_of_the_last_time(self, which: int, borrower: int, stream: int) -> None:
+        one = self.any(which)
+        if one.leases or not one.held:
+            return
+        before = one.name
+        self.renew(which)
+        self.lend(which, borrower, stream, False)
+        assert self.slab.release(*before, borrower) is None
+        self.ignored += 1
 
     @precondition(lambda self: self.known)
     @rule(which=WHICH)
@@ -148,6 +165,30 @@ class SlabMachine(RuleBasedStateMachine):
         done = self.slab.end_hold(*one.name) if by_name else self.slab.drop_hold(one.slot)
         assert done == self.freed(one)
 
+    @rule()
+    def fill_and_empty(self) -> None:
+        """Slots of one size lie on their stack, of every segment."""
+        before = len(self.known)
+        for _ in range(6):
+            self.allocate(4 * GRAIN)
+        while len(self.known) > before:
+            self.end_hold(len(self.known) - 1, True)
+
+    @precondition(lambda self: self.known)
+    @rule(which=WHICH, borrower=BORROWERS, stream=STREAMS)
+    def take_back_and_use_again(self, which: int, borrower: int, stream: int) -> None:
+        """A slot that somebody had several times, again in his hands: once is once."""
+        one = self.any(which)
+        size = one.slot.size
+        self.hand_on(which, borrower, borrower, stream, 2)
+        self.take_back(borrower, None)
+        if one in self.known:
+            self.end_hold(self.known.index(one), True)
+        self.allocate(size)
+        if self.known:
+            self.lend(len(self.known) - 1, borrower, stream, False)
+            self.release(len(self.known) - 1, borrower)
+
     @precondition(lambda self: self.known)
     @rule(which=WHICH, borrower=BORROWERS)
     def release(self, which: int, borrower: int) -> None:
@@ -171,6 +212,16 @@ class SlabMachine(RuleBasedStateMachine):
         assert not self.slab.end_hold(*name)
         with pytest.raises(StaleHandle):
             self.slab.find(*name)
+
+    @rule(borrower=BORROWERS)
+    def take_back_one_of_two_streams(self, borrower: int) -> None:
+        before = len(self.known)
+        for stream in (1, 2):
+            self.allocate(GRAIN)
+            if len(self.known) > before:
+                self.lend(len(self.known) - 1, borrower, stream, False)
+            before = len(self.known)
+        self.take_back(borrower, 1)
 
     @rule(borrower=BORROWERS, stream=st.none() | STREAMS)
     def take_back(self, borrower: int, stream: int | None) -> None:
@@ -220,7 +271,7 @@ class SlabMachine(RuleBasedStateMachine):
             assert one.slot.offset + one.slot.size <= GRAIN + CAPACITY
 
     def teardown(self) -> None:
-        for borrower in (1, 2, 3):
+        for borrower in (1, 2):
             self.take_back(borrower, None)
         for one in list(self.known):
             self.end_hold(self.known.index(one), True)

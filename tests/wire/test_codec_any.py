@@ -40,7 +40,7 @@ values: st.SearchStrategy[Any] = st.recursive(
         st.builds(Annotated, data=inner, id=texts, event=texts),
     ),
 )
-quick = hypothesis.settings(max_examples=150, deadline=None, derandomize=True, database=None)
+quick = hypothesis.settings(max_examples=80, deadline=None, derandomize=True, database=None)
 
 
 @both

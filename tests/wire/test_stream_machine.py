@@ -16,6 +16,8 @@ from transport.errors import LocalProtocolError, RemoteProtocolError
 from transport.wire import stream as s
 
 ITEMS, BYTES = 4, 100
+#: What ends a stream comes late enough for something to have happened on it.
+RARELY = st.sampled_from([False, False, False, True])
 
 
 class Direction:
@@ -44,17 +46,20 @@ class Direction:
         if self.window.take(size):
             self.grants.append(self.window.owed())
 
-    def check(self, under_way: int) -> None:
+    def check(self, under_way: list[int]) -> None:
         assert [*self.taken, *self.come] == self.sent[: len(self.taken) + len(self.come)]
         if not under_way and not self.come and not self.grants:
             assert self.credit.open, "all has been taken, and the sender may not go on"
-        left = self.credit.items + under_way + len(self.come) + self.window.taken_items
+        left = self.credit.items + len(under_way) + len(self.come) + self.window.taken_items
         assert left + sum(items for items, _ in self.grants) == ITEMS
+        left = self.credit.bytes + sum(under_way) + sum(self.come) + self.window.taken_bytes
+        assert left + sum(size for _, size in self.grants) == BYTES
 
 
 class StreamMachine(RuleBasedStateMachine):
-    @initialize(many=st.booleans())
-    def begin(self, many: bool) -> None:
+    @initialize(many=st.booleans(), fed_first=st.booleans())
+    def begin(self, many: bool, fed_first: bool) -> None:
+        self.fed_first = fed_first
         self.home, self.peer = s.StreamState(many), s.StreamState(many)
         #: What is under way: an input, and the size of an item.
         self.to_peer: deque[tuple[int, int]] = deque()
@@ -86,7 +91,27 @@ class StreamMachine(RuleBasedStateMachine):
             assert self.act(self.home, self.to_peer, s.FEED, size)
             self.request.send(size)
 
-    @rule()
+    @rule(request=st.booleans(), sizes=st.lists(st.integers(0, BYTES), min_size=1, max_size=8))
+    def flow(self, request: bool, sizes: list[int]) -> None:
+        """Some items go all the way, and so do the grants for them."""
+        for size in sizes:
+            if request:
+                self.feed(size)
+            else:
+                self.data(size)
+            while self.to_peer:
+                self.to_peer_comes()
+            while self.to_home:
+                self.to_home_comes()
+            for _ in range(2):
+                self.take(request)
+                self.grant_comes(request)
+
+    @rule(now=RARELY)
+    def feed_end_now(self, now: bool) -> None:
+        if now:
+            self.feed_end()
+
     def feed_end(self) -> None:
         self.fed |= self.act(self.home, self.to_peer, s.FEED_END)
 
@@ -100,7 +125,11 @@ class StreamMachine(RuleBasedStateMachine):
     def accept(self) -> None:
         self.act(self.peer, self.to_home, s.ACCEPT)
 
-    @rule(fails=st.booleans())
+    @rule(now=RARELY, fails=st.booleans())
+    def end_now(self, now: bool, fails: bool) -> None:
+        if now:
+            self.end(fails)
+
     def end(self, fails: bool) -> None:
         self.ended |= self.act(self.peer, self.to_home, s.FAIL if fails else s.END) and not fails
 
@@ -110,19 +139,32 @@ class StreamMachine(RuleBasedStateMachine):
             self.act(self.home, self.to_peer, s.STOP)
             assert self.home.stopped
 
-    @rule()
-    def kill(self) -> None:
-        if not self.home.done:
+    @rule(now=RARELY)
+    def kill(self, now: bool) -> None:
+        if now and not self.home.done:
             self.act(self.home, self.to_peer, s.KILL)
             assert self.home.done
 
+    @rule(signal=st.sampled_from([s.KILL, s.FEED_LOST, s.LOST, s.FAIL]), home=st.booleans())
+    def whatever_it_meets_it_leaves_nothing_open(self, signal: int, home: bool) -> None:
+        end = s.StreamState(many=True)
+        end.state = (self.home if home else self.peer).state
+        if end.accepts(signal):
+            end.feed(signal, LocalProtocolError)
+            assert end.done, s.INPUT_NAMES[signal]
+
     @precondition(lambda self: not self.cut)
-    @rule()
-    def lose(self) -> None:
+    @rule(now=RARELY, feed_first=st.booleans())
+    def lose(self, now: bool, feed_first: bool) -> None:
         """The road is cut: what is under way is gone, and both ends are told."""
+        if not now:
+            return
         self.cut = True
         self.to_peer.clear()
         self.to_home.clear()
+        if feed_first and self.peer.accepts(s.FEED_LOST):
+            self.peer.feed(s.FEED_LOST, LocalProtocolError)
+            assert self.peer.done, "what a request half has lost cannot be answered"
         for end in (self.home, self.peer):
             if end.accepts(s.LOST):
                 end.feed(s.LOST, LocalProtocolError)
@@ -177,8 +219,8 @@ class StreamMachine(RuleBasedStateMachine):
         if not hasattr(self, "home") or self.cut:
             return
         if not self.peer.done and not self.home.done:
-            self.request.check(sum(signal == s.FEED for signal, _ in self.to_peer))
-            self.response.check(sum(signal == s.DATA for signal, _ in self.to_home))
+            self.request.check([size for signal, size in self.to_peer if signal == s.FEED])
+            self.response.check([size for signal, size in self.to_home if signal == s.DATA])
 
     @invariant()
     def no_open_half_beside_a_broken_one(self) -> None:
@@ -191,7 +233,8 @@ class StreamMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "home"):
             return
-        self.feed_end()
+        if self.fed_first:
+            self.feed_end()
         self.end(False)
         while self.to_peer or self.to_home:
             if self.to_peer:
