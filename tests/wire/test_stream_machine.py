@@ -145,14 +145,6 @@ class StreamMachine(RuleBasedStateMachine):
             self.act(self.home, self.to_peer, s.KILL)
             assert self.home.done
 
-    @rule(signal=st.sampled_from([s.KILL, s.FEED_LOST, s.LOST, s.FAIL]), home=st.booleans())
-    def whatever_it_meets_it_leaves_nothing_open(self, signal: int, home: bool) -> None:
-        end = s.StreamState(many=True)
-        end.state = (self.home if home else self.peer).state
-        if end.accepts(signal):
-            end.feed(signal, LocalProtocolError)
-            assert end.done, s.INPUT_NAMES[signal]
-
     @precondition(lambda self: not self.cut)
     @rule(now=RARELY, feed_first=st.booleans())
     def lose(self, now: bool, feed_first: bool) -> None:
@@ -221,6 +213,16 @@ class StreamMachine(RuleBasedStateMachine):
         if not self.peer.done and not self.home.done:
             self.request.check([size for signal, size in self.to_peer if signal == s.FEED])
             self.response.check([size for signal, size in self.to_home if signal == s.DATA])
+
+    @invariant()
+    def what_ends_a_stream_leaves_nothing_open_whatever_it_meets(self) -> None:
+        for each in (self.home, self.peer) if hasattr(self, "home") else ():
+            for signal in (s.KILL, s.FEED_LOST, s.LOST, s.FAIL):
+                end = s.StreamState(many=True)
+                end.state = each.state
+                if end.accepts(signal):
+                    end.feed(signal, LocalProtocolError)
+                    assert end.done, s.INPUT_NAMES[signal]
 
     @invariant()
     def no_open_half_beside_a_broken_one(self) -> None:
