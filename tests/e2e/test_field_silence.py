@@ -18,7 +18,7 @@ from tests.e2e.watching import Trace, inspect, kill, wait_idle
 from tests.waiting import TICK, wait_until
 
 SLOW = "t.slow.go"
-LIMIT = 2.0
+LIMIT = 1.0
 
 
 @pytest.mark.parametrize("who", ["ingress", SLOW])
