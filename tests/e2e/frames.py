@@ -11,6 +11,7 @@ The suite runs short forms of them. Each ends with an error where something is w
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import numpy as np
 from actors import Client, Cluster, NodeSpec, Settings
 from actors.errors import MemoryExhausted
 from tests.e2e.frame_engines import ECHO, THREAD, WAITS, check
+from tests.waiting import wait_until
 
 MIB = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,6 +105,16 @@ async def memory_of(client: Client, name: str) -> dict[str, Any]:
         async for answer in answers:
             found = answer
     return found
+
+
+async def wait_free(client: Client, *names: str) -> None:
+    """Wait until nobody holds a frame of these actors."""
+
+    async def free() -> bool:
+        gc.collect()
+        return not any([(await memory_of(client, name))["leases"] for name in names])
+
+    await wait_until(free, what=f"the frames of {names} are free")
 
 
 async def torn(count: int = 200_000, size: int = 256) -> None:

@@ -5,12 +5,9 @@ a node; and what the node tells of its memory.
 from __future__ import annotations
 
 import asyncio
-import gc
-import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -34,6 +31,7 @@ from tests.e2e.frame_engines import (
     check,
     write,
 )
+from tests.e2e.frames import memory_of, wait_free
 from tests.e2e.standing import Standing, standing, wait_idle, wait_returned
 from tests.waiting import TICK, require_root, wait_until
 
@@ -51,20 +49,6 @@ def node() -> Iterator[Standing]:
     engines = [WAITS, THREAD, ECHO, SPOILS, BOOMS]
     with standing(NodeSpec(engines=engines, settings=settings)) as found:
         yield found
-
-
-async def memory_of(client: Client, name: str) -> dict[str, Any]:
-    return await frames.memory_of(client, name)
-
-
-async def wait_free(client: Client, *names: str) -> None:
-    """Wait until nobody holds a frame of these actors."""
-
-    async def free() -> bool:
-        gc.collect()
-        return not any([(await memory_of(client, name))["leases"] for name in names])
-
-    await wait_until(free, what=f"the frames of {names} are free")
 
 
 # ---------------------------------------------------------------------------------------- waiting
@@ -153,53 +137,6 @@ async def test_idle_segments_go_at_both_ends(node: Standing) -> None:
 
 
 KEYS = ("segments", "leases", "borrowed")
-
-
-async def test_ps_tells_who_holds_which_memory_for_how_long(node: Standing) -> None:
-    async with node.client() as client:
-        me = client.runtime.address
-        async with client.stream("m.waits.go", {"n": 9, "size": MIB}, timeout=60.0) as items:
-            kept = [await anext(items) for _ in range(3)]
-            assert kept
-            found = await asyncio.to_thread(ps, node.name, "--json")
-            (line,) = found.splitlines()
-            actors = {each["name"]: each for each in json.loads(line)["actors"]}
-            leases = [each for each in actors["waits"]["leases"] if each["actor"] == me.name]
-            assert len(leases) >= 3
-            assert {(each["pid"], each["size"]) for each in leases} == {(os.getpid(), MIB)}
-            assert all(each["age"] >= 0 and each["stream"] for each in leases)
-            assert {each["kind"] for each in actors["waits"]["segments"]} == {"memfd"}
-            assert sum(each["used"] for each in actors["waits"]["segments"]) == 4 * MIB
-            assert actors["echo"]["limit"] == 4 * MIB
-            shown = await asyncio.to_thread(ps, node.name)
-            assert f"{me.name} (pid {me.pid})" in shown
-            assert "lent to" in shown
-            assert "waiting for" in shown
-            borrowed = [each for each in client.memory()["borrowed"] if each["actor"] == "waits"]
-            assert borrowed[0]["frames"] == 3
-            assert borrowed[0]["size"] == 3 * MIB
-            assert borrowed[0]["pid"] == node.pids["waits"]
-            kept.clear()
-        await wait_free(client, "waits")
-
-
-async def test_ps_is_bounded_however_many_frames_there_are(node: Standing) -> None:
-    async with node.client() as client:
-        async with client.stream("m.waits.go", {"n": 400, "size": 64}, timeout=60.0) as items:
-            kept = [frame async for frame in items]
-        assert len(kept) == 400
-        lines = (await asyncio.to_thread(ps, node.name)).splitlines()
-        assert sum("lent to" in line for line in lines) == 200
-        assert lines[-1].startswith("and 200 more")
-        kept.clear()
-        await wait_free(client, "waits")
-
-
-def ps(cluster: str, *options: str) -> str:
-    command = [sys.executable, "-m", "actors", "ps", "--memory", "--cluster", cluster, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
 
 
 # ------------------------------------------------------------------------------------ field reports

@@ -105,7 +105,7 @@ async def test_a_peer_that_does_not_answer_gets_bytes_after_a_second(tmp_path: P
             for kind, handle in home.runtime._table.items()
             if kind.__name__ != "Announce"
         }
-        home.runtime.port._deliver = lambda sender, m: (
+        home.runtime.port._intake._deliver = lambda sender, m: (
             home.runtime._table[type(m)](sender, m) if type(m) in home.runtime._table else None
         )
         lane, feed, failed = Lane(relay.runtime, home.runtime.address, STREAM), Feed(), Failures()

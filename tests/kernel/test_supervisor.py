@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from actors.errors import SpawnError
+from actors.kernel.exits import Exit
 from actors.kernel.peers import start_time
 from actors.kernel.restart import Intensity
 from actors.kernel.supervisor import ChildSpec, State, Supervisor
@@ -40,6 +41,9 @@ class Notes:
 
     def on_trouble(self, spec: ChildSpec, text: str) -> None:
         self.trouble.append(text)
+
+    def on_lost(self, spec: ChildSpec, how: Exit) -> None:
+        self.trouble.append(f"{spec.name} is lost: {how}")
 
     def on_progress(self, spec: ChildSpec, text: str) -> None:
         self.progress.append(text)
