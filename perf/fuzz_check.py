@@ -50,6 +50,8 @@ class Target(NamedTuple):
     run: Callable[[bytes], object]
     """Decodes; may also raise Broken."""
     typed: tuple[type[Exception], ...] = TYPED
+    most: int = MOST_BYTES
+    """Memory that an input may take for a moment, beside what there is for each of its bytes."""
 
 
 class Fault(NamedTuple):
@@ -107,7 +109,7 @@ def judge(target: Target, data: bytes, weigh: bool) -> tuple[Fault | None, float
     if weigh:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        allowed = MOST_BYTES + BYTES_EACH * len(data)
+        allowed = target.most + BYTES_EACH * len(data)
         if fault is None and peak > allowed:
             text = f"{peak:,} bytes for {len(data):,} of input; {allowed:,} are allowed"
             fault = Fault("memory", target.name, text)

@@ -329,7 +329,8 @@ TARGETS: Final = (
     Target("control", _controls, _control),
     Target("request", _requests, _request),
     Target("batch", _batches, _batch),
-    Target("mux", _mux_samples, _mux),
+    # It takes the memory that a head claims, up to the bound of a batch, here twice.
+    Target("mux", _mux_samples, _mux, most=3 * mux.MAX_BATCH),
     Target("stream", _stream_samples, _stream),
 )
 """Decoders of frames and messages."""

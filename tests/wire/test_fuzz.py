@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import time
+import tracemalloc
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -178,6 +179,23 @@ def test_a_tag_that_is_nested_too_deep_costs_its_own_message_only() -> None:
     bad = b"\x92" + b"\x91" * depth + b"\x01" + b"\x01"
     sender, messages, faults = BatchReader().read(good + bad)
     assert (sender, messages, len(faults)) == (7, [End(1, 0, None)], 1)
+
+
+def test_arrays_that_claim_too_much_take_no_memory() -> None:
+    claims = b"\x07" + b"\xdd\x00\xff\xff\xff" * 1000
+    reader = BatchReader()
+    tracemalloc.start()
+    try:
+        assert len(reader.read(claims)[2]) == 1
+        with pytest.raises(RemoteProtocolError):
+            reader.portions(claims)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+    good = BatchWriter(7).pack(
+        [Report(1, 2, 3, 4, 5, 6, 7, [[n, n, ""] for n in range(3000)])] * 99
+    )
+    assert len(reader.unpack(good)[1]) == 99
 
 
 def test_noise_costs_a_bounded_number_of_errors() -> None:

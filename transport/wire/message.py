@@ -37,6 +37,8 @@ _INT = frozenset([int])
 #: Faults after which a batch is noise: an error for each of its bytes would take 700 times its size
 #: and hold up the loop for as long.
 _MOST_FAULTS = 1000
+#: Bytes of a batch that may begin a long array, up to which nobody looks at what they claim.
+_FEW_CLAIMS = 64
 
 
 def message(tag: int) -> Callable[[_T], _T]:
@@ -257,10 +259,12 @@ class BatchReader:
 
         Raises RemoteProtocolError when it does not begin with its sender.
         """
+        _check_claims(batch)
         return Portions(self._fresh(), batch)
 
     def _objects(self, batch: bytes) -> list[Any]:
         unpacker = self._unpacker
+        _check_claims(batch)
         try:
             # msgpack waits for more when bytes are cut off; a nil behind the batch tells a cut from
             # an end.
@@ -285,6 +289,27 @@ class BatchReader:
             raise RemoteProtocolError(
                 f"a batch cannot be read: {error or type(error).__name__}"
             ) from error
+
+
+def _check_claims(batch: bytes) -> None:
+    """Refuse a batch whose arrays claim more than there is, before memory is taken for them.
+
+    A parser takes 80 KiB at once for an array that claims much, and they may stand in one another a
+    thousand times: 85 MB for five bytes each. A few do no harm, and almost no batch has more.
+    """
+    if batch.count(b"\xdd") + batch.count(b"\xdc") <= _FEW_CLAIMS:
+        return
+    whole, size = 0, len(batch)
+    skimmer = msgpack.Unpacker(max_buffer_size=size)
+    skimmer.feed(batch)
+    try:
+        while whole < size:
+            skimmer.skip()
+            whole = skimmer.tell()
+    except Exception as error:  # as in BatchReader
+        raise RemoteProtocolError(
+            f"a batch ends inside a message, or is nested too deep: {type(error).__name__}"
+        ) from error
 
 
 class Portions:
