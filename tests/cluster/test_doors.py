@@ -95,7 +95,8 @@ async def test_a_router_that_nobody_could_call_does_not_start(
                     pass
             assert f" did not start: {words}" in str(caught.value)
     assert capfd.readouterr().err == ""
-    assert caplog.text == ""
+    ours = [each for each in caplog.records if each.name != "asyncio"]  # it tells of a slow machine
+    assert ours == []
 
 
 async def test_where_nobody_is_called_wrong_settings_of_calls_home_do_no_harm() -> None:

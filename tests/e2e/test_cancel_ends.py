@@ -143,7 +143,7 @@ async def test_b94_a_home_that_forgets_a_stream_has_it_killed(tmp_path: Path) ->
             await wait_until(lambda: home.got(Kill), 10 * TICK, "a Kill")
             assert home.got(Kill)[0].stream == opened.number
             forgotten = Kill(client.runtime.address.incarnation, opened.number, "forgotten")
-            home.send(engine, forgotten, control=True)
+            client.runtime.port.send(engine, forgotten, control=True)  # none but the home may
             await trace.until("cancelled")
         await wait_idle(client, SLOW)
 
