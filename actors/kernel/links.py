@@ -328,11 +328,14 @@ class Links:
                 raise RemoteProtocolError("a lease is three whole numbers, or four with its owner")
             segment, offset, generation, *owner = each
             leases.append((owner[0] if owner else mine, segment, offset, generation))
-        self.unclaimed.came(leases)
-        self.memory.release(sender, [key[1:] for key in leases if key[0] == mine])
-        for key in leases:
-            if key[0] != mine:
-                self.memory.passing.release(sender, key)
+        memory = self.memory
+        ours = memory.release(sender, [key[1:] for key in leases if key[0] == mine])
+        early = [(mine, *each) for each in ours]
+        early += [
+            key for key in leases if key[0] != mine and not memory.passing.release(sender, key)
+        ]
+        if early:
+            self.unclaimed.came(sender, early)
 
     def down(self, address: Address) -> None:
         """A peer is gone: what it borrowed is ours again, what it owned lives as long as its

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transport.bus.address import Address
+from transport.errors import CallHomeError
 from transport.shm.memory import Memory
 from transport.shm.passing import Key, key_of
 from transport.wire.handle import Handle
@@ -28,9 +29,9 @@ class Unclaimed:
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         #: Handles of requests that nobody has accepted yet, and by way of whom they went; and how
-        #: often each was given back before that.
+        #: often, and by whom, each was given back before that.
         self._requests: dict[int, tuple[Address, list[Handle]]] = {}
-        self._early: Counter[Key] = Counter()
+        self._early: dict[Key, Counter[int]] = {}
         #: Handles that are still ours for another attempt: somebody has accepted it and holds them
         #: too, or it came back.
         self._kept: dict[int, list[Handle]] = {}
@@ -47,26 +48,33 @@ class Unclaimed:
         handles = self.take(number)
         if handles:
             self._memory.opened(peer, handles)
+        failure: CallHomeError | None = None
         for handle in handles:
-            if self._was_early(handle):
+            if self._early and self._was_early(handle, peer):
                 if not keep:
                     self._memory.unexport(handle)
-            else:
-                self._memory.lend(handle, peer, number, keep=keep)
+                continue
+            try:
+                self._memory.claim(handle, peer, number, keep=keep)
+            except CallHomeError as error:  # the others are his all the same
+                failure = error
+        self._forget(handles)
         if keep and handles:
             self._kept[number] = handles
+        if failure is not None:
+            raise failure
 
     def refused(self, number: int) -> None:
         """Nobody took the stream: its frames come back."""
-        for handle in self.take(number):
-            self._was_early(handle)
+        handles = self.take(number)
+        for handle in handles:
             self._memory.unexport(handle)
+        self._forget(handles)
 
     def came_back(self, number: int) -> None:
         """Nobody took the stream: its frames are ours, until ``settled``, for another attempt."""
         handles = self.take(number)
-        for handle in handles:
-            self._was_early(handle)
+        self._forget(handles)
         if handles:
             self._kept[number] = handles
 
@@ -80,13 +88,17 @@ class Unclaimed:
         kept = self._kept.pop(number, None)
         return self._requests.pop(number, (None, []))[1] if kept is None else kept
 
-    def came(self, leases: Iterable[Key]) -> None:
-        """Leases have been given back: a quick handler's release may overtake the Accept of the
-        stream that lent the frame.
+    def came(self, sender: int, leases: Iterable[Key]) -> None:
+        """``sender`` has given back leases that he has not: a quick handler's release may overtake
+        the Accept of the stream that lent the frame.
+
+        What somebody else gives back is not his: who has accepted may go on looking at the frame.
         """
         if self._requests:
             waiting = self._waiting()
-            self._early.update([each for each in leases if each in waiting])
+            for each in leases:
+                if each in waiting:
+                    self._early.setdefault(each, Counter())[sender] += 1
 
     def has(self, key: Key) -> bool:
         """Whether the frame is that of a request that nobody has accepted yet."""
@@ -99,13 +111,17 @@ class Unclaimed:
     def _waiting(self) -> set[Key]:
         return {key_of(each) for _, handles in self._requests.values() for each in handles}
 
-    def _was_early(self, handle: Handle) -> bool:
-        if not self._early:
+    def _was_early(self, handle: Handle, peer: int) -> bool:
+        early = self._early.get(key_of(handle))
+        if early is None or not early[peer]:
             return False
-        key = key_of(handle)
-        early = self._early.get(key, 0)
-        if early > 1:
-            self._early[key] = early - 1
-        elif early:
-            del self._early[key]
-        return early > 0
+        early[peer] -= 1
+        return True
+
+    def _forget(self, handles: Sequence[Handle]) -> None:
+        """What was given back early of frames that no request waits with any more."""
+        if self._early:
+            waiting = self._waiting()
+            for each in handles:
+                if key_of(each) not in waiting:
+                    self._early.pop(key_of(each), None)

@@ -14,6 +14,7 @@ from tests.shm.test_memory import Pair
 from tests.waiting import wait_until_sync
 from transport.errors import MemoryExhausted, StaleHandle
 from transport.shm.memory import Memory
+from transport.shm.offers import Offers
 
 MIB = 1 << 20
 OWNER, READER = 5, 6
@@ -192,3 +193,35 @@ def test_frames_are_made_while_segments_go() -> None:
     memory.sweep(0.0)
     assert kept(memory) == (0, 0)
     memory.close()
+
+
+@pytest.mark.parametrize("by", ["idle", "room"])
+def test_b07_segments_that_are_files_go_from_dev_shm_when_they_go_back(by: str) -> None:
+    offers = Offers(road="file", label="retiring")
+    memory = Memory(OWNER, wake=lambda: None, step=2 * MIB, limit=4 * MIB, offers=offers)
+    try:
+        view = memory.frames.new(MIB, "u1").array
+        view[:] = 7
+        folder = _folder()
+        del view
+        for _ in range(3):
+            memory.frames.new(2 * MIB if by == "idle" else 4 * MIB, "u1").release()
+            if by == "idle":
+                sweep(memory, 0.0)
+            else:
+                memory.frames.new(MIB, "u1").release()
+        assert len(os.listdir(folder)) == 1 + memory.statistics().segments
+        view = memory.frames.new(MIB, "u1").array
+        view[:] = 9
+        memory.close()
+        assert view.min() == 9
+        assert not os.path.exists(folder)
+    finally:
+        memory.close()
+
+
+def _folder() -> str:
+    """Where the files of this test are."""
+    start = f"callhome-{os.geteuid()}-retiring-"
+    (name,) = [name for name in os.listdir("/dev/shm") if name.startswith(start)]
+    return f"/dev/shm/{name}"

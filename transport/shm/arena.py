@@ -166,18 +166,21 @@ class Arena:
                         f"handle of {handle.size} bytes in a slot of {slot.size}"
                     )
 
-    def lend(self, handle: Handle, borrower: int, stream: int, *, keep: bool = False) -> None:
+    def lend(
+        self, handle: Handle, borrower: int, stream: int, *, keep: bool = False, more: bool = False
+    ) -> None:
         """Lease a slot to ``borrower`` for ``stream``.
 
         The owner's hold passes to it, or stays with ``keep``.
 
         Raises StaleHandle when the slot was freed, LocalProtocolError when this borrower has it
-        already.
+        already, unless one ``more`` is meant.
         """
         if handle.segment != NO_SEGMENT:
             with self._lock:
                 slot = self._slab.find(handle.segment, handle.offset, handle.generation)
-                self._slab.lend(slot, borrower, stream, keep=keep, now=time.monotonic())
+                now = time.monotonic()
+                self._slab.lend(slot, borrower, stream, keep=keep, more=more, now=now)
 
     def adopt(
         self, frame: tuple[int, int, int], lender: int, borrower: int, stream: int, *, asked: bool
@@ -213,17 +216,19 @@ class Arena:
             self.returned.append((handle.segment, handle.offset, handle.generation, NOBODY))
             self.collect()
 
-    def release(self, borrower: int, segment: int, offset: int, generation: int) -> None:
+    def release(self, borrower: int, segment: int, offset: int, generation: int) -> bool:
         """End one lease of a borrower.
 
-        Doubled, late or wrong ones are counted and change nothing.
+        False for doubled, late or wrong ones, which are counted and change nothing.
         """
         with self._lock:
+            strange = self._slab.ignored
             slot = self._slab.release(segment, offset, generation, borrower)
             if slot is not None:
                 self._clear(segment, offset)
                 if self._turns:
                     self._serve()
+            return self._slab.ignored == strange
 
     def take_back(self, borrower: int) -> int:
         """End all leases of a borrower that died; how many slots that freed."""

@@ -156,6 +156,15 @@ class Memory:
         else:
             self.passing.lend(handle, borrower, stream, keep=keep)
 
+    def claim(self, handle: Handle, borrower: int, stream: int, *, keep: bool = False) -> None:
+        """As ``lend``, to who has accepted the request that the handle went with: he may have the
+        frame already, by way of somebody to whom he has handed it on himself.
+        """
+        if self._is_ours(handle):
+            self._arena.lend(handle, borrower, stream, keep=keep, more=True)
+        else:
+            self.passing.lend(handle, borrower, stream, keep=keep)
+
     def adopt(
         self, frame: Release, lender: int, borrower: int, stream: int, *, asked: bool = False
     ) -> None:
@@ -172,10 +181,12 @@ class Memory:
         """
         return self._arena.renew(handle)
 
-    def release(self, borrower: int, releases: Iterable[Release]) -> None:
-        """End leases that ``borrower`` returned; doubled and late ones change nothing."""
-        for segment, offset, generation in releases:
-            self._arena.release(borrower, segment, offset, generation)
+    def release(self, borrower: int, releases: Iterable[Release]) -> list[Release]:
+        """End leases that ``borrower`` returned; those that he has not, which change nothing:
+        doubled ones, late ones, and such as begin later.
+        """
+        arena = self._arena
+        return [each for each in releases if not arena.release(borrower, *each)]
 
     def unlend(self, handle: Handle, borrower: int) -> None:
         """End the lease of a handle that was lent to ``borrower`` and then not sent."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+from functools import partial
 
 from transport.shm.door import Door
 from transport.shm.files import Folder
@@ -68,11 +70,14 @@ class Offers:
         try:
             if self._folder is None:
                 self._folder = Folder(self._label)
-            return create_segment(capacity, self._folder.next())
+            path = self._folder.next()
+            segment = create_segment(capacity, path)
         except OSError:
             if self._road == "file":
                 raise
             return None
+        segment.closing = partial(_remove, path)
+        return segment
 
     def _open(self) -> None:
         if self._path and self._door is None:
@@ -93,3 +98,9 @@ class Offers:
                 if each is not None:
                     stack.callback(each.close)
             self._path, self._door, self._folder = "", None, None
+
+
+def _remove(path: str) -> None:
+    """Who has a segment mapped keeps it; its name would keep the memory for ever."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)

@@ -103,7 +103,8 @@ class Slab:
         self._generation = 0
         #: Bytes of all slots in use.
         self.bytes_in_use = 0
-        self._ignored = 0
+        #: Releases that named no lease.
+        self.ignored = 0
 
     def add_segment(self, segment: int, start: int, stop: int) -> None:
         """Let bytes ``start`` to ``stop`` of a new segment be handed out."""
@@ -179,14 +180,27 @@ class Slab:
             )
         return slot
 
-    def lend(self, slot: Slot, borrower: int, stream: int, *, keep: bool, now: float = 0.0) -> None:
+    def lend(
+        self,
+        slot: Slot,
+        borrower: int,
+        stream: int,
+        *,
+        keep: bool,
+        more: bool = False,
+        now: float = 0.0,
+    ) -> None:
         """Add a borrower for one stream, from ``now`` on; the owner's own hold ends unless
-        ``keep``.
+        ``keep``. ``more``: he may have adopted the slot before, and has one lease more then.
 
         Raises LocalProtocolError when this borrower has the slot already: one release could not be
         told from the other.
         """
         if borrower in slot.holders:
+            if more:
+                self._one_more(slot, borrower)
+                slot.held = keep
+                return
             raise LocalProtocolError(
                 f"frame is lent to {borrower:x} already; renew the handle to lend it again"
             )
@@ -215,8 +229,7 @@ class Slab:
         stream is noted as a negative number, since it is none of ours.
         """
         if borrower in slot.holders:
-            key = (slot.segment, slot.offset, borrower)
-            self._more[key] = self._more.get(key, 0) + 1
+            self._one_more(slot, borrower)
         elif lender in slot.holders or (asked and slot.held):
             slot.holders[borrower] = (-stream, now)
             self._lent.setdefault(borrower, {})[slot.segment, slot.offset] = slot
@@ -225,6 +238,10 @@ class Slab:
                 f"{lender:x}, who has handed on a frame, holds it no more: it was given back, or "
                 "taken back at his death"
             )
+
+    def _one_more(self, slot: Slot, borrower: int) -> None:
+        key = (slot.segment, slot.offset, borrower)
+        self._more[key] = self._more.get(key, 0) + 1
 
     def renew(self, slot: Slot) -> None:
         """Give a kept slot a new generation, so that late releases of the old one mean nothing.
@@ -260,7 +277,7 @@ class Slab:
         """
         slot = self._used.get((segment, offset))
         if slot is None or slot.generation != generation or borrower not in slot.holders:
-            self._ignored += 1
+            self.ignored += 1
             return None
         more = self._more.get((segment, offset, borrower), 0) if self._more else 0
         if more:
@@ -283,7 +300,7 @@ class Slab:
     def counts(self) -> SlabCounts:
         """What is in use now."""
         lent = sum(1 for slot in self._used.values() if slot.holders)
-        return SlabCounts(self.bytes_in_use, len(self._used), lent, len(self._lent), self._ignored)
+        return SlabCounts(self.bytes_in_use, len(self._used), lent, len(self._lent), self.ignored)
 
     def leases(self) -> list[Lease]:
         """Everybody who holds something, once for each slot."""
