@@ -31,7 +31,7 @@ class Health:
         self._loads = loads
         #: By the number of a stream what its caller was told last.
         self._warned: dict[int, Verdict] = {}
-        self._lookout = Lookout(runtime, self._engines, self._judged)
+        self._lookout = Lookout(runtime, self._engines)
         self._lookout.looked = self._looked
         self.start, self.stop = self._lookout.start, self._lookout.stop
 
@@ -41,11 +41,11 @@ class Health:
             for _, record in self._records.all():
                 yield record.address
 
-    def _judged(self, address: Address, verdict: Verdict) -> None:
-        self._loads.judge(address.incarnation, verdict)
-
     def _looked(self, unwell: dict[int, Verdict]) -> None:
-        """Warn the callers of streams, those that have come since the engine froze among them."""
+        """Tell the routers, and warn the callers of streams: those, too, that have come since the
+        engine froze.
+        """
+        self._loads.judge(unwell)
         if not unwell and not self._warned:
             return
         before, self._warned = self._warned, {}

@@ -54,7 +54,7 @@ class Loads:
         self.runtime = runtime
         self.streams: set[LoadsStream] = set()
         self.engines: dict[int, Engine] = {}
-        #: Those that are not well.
+        #: Those that are not well, as the last look at them has shown.
         self.ill: dict[int, Verdict] = {}
         self._records = records
         self._relayed = streams
@@ -98,7 +98,6 @@ class Loads:
 
     def _removed(self, record: Record) -> None:
         self.engines.pop(record.instance, None)
-        self.ill.pop(record.instance, None)
         for stream in self.streams:
             stream.forget(record.instance)
 
@@ -112,13 +111,11 @@ class Loads:
             self.engines[sender] = Engine(m.capacity, max(0, m.in_flight + m.queued - own))
             self.plan()
 
-    def judge(self, instance: int, verdict: Verdict) -> None:
-        """How an engine is now."""
-        if verdict.well:
-            self.ill.pop(instance, None)
-        else:
-            self.ill[instance] = verdict
-        self.plan()
+    def judge(self, unwell: dict[int, Verdict]) -> None:
+        """Who is not well now; all others are."""
+        before, self.ill = self.ill, unwell
+        if unwell != before:
+            self.plan()
 
     def _refused(self, engine: int) -> None:
         """Whoever has got that is waiting for word of room."""

@@ -225,14 +225,16 @@ class Vigil:
 class Lookout:
     """Looks at actors of this node again and again, as long as it runs, and tells of changes.
 
-    Used by those who have to do with them all the time: routers, the ingress, the node.
+    Used by those who have to do with them all the time: routers, the ingress, the node. Whoever was
+    told not to be well is looked at until he is, or is gone, though ``actors`` names him no more.
+    That he is gone is not told: others do.
     """
 
     def __init__(
         self,
         runtime: Runtime,
         actors: Callable[[], Iterable[Address]],
-        told: Callable[[Address, Verdict], None],
+        told: Callable[[Address, Verdict], None] | None = None,
     ) -> None:
         self._runtime = runtime
         self._actors = actors
@@ -243,6 +245,7 @@ class Lookout:
         self._timer: asyncio.TimerHandle | None = None
         #: Those who are not well, as it was told.
         self.unwell: dict[int, Verdict] = {}
+        self._addresses: dict[int, Address] = {}
 
     def start(self) -> None:
         """Begin; ``stop`` must follow."""
@@ -259,14 +262,18 @@ class Lookout:
         self._timer = self._loop.call_later(LOOK, self._look)
         now, vigil = time.monotonic(), self._runtime.vigil
         before, self.unwell = self.unwell, {}
-        for address in self._actors():
+        alive = self._runtime.peers.alive
+        actors = {each: address for each, address in self._addresses.items() if alive(address)}
+        actors |= {each.incarnation: each for each in self._actors()}
+        self._addresses = {}
+        for incarnation, address in actors.items():
             verdict = vigil.of(address, now)
-            incarnation = address.incarnation
             if not verdict.well:
                 self.unwell[incarnation] = verdict
+                self._addresses[incarnation] = address
             elif incarnation not in before:
                 continue
-            if verdict != before.get(incarnation):
+            if self._told is not None and verdict != before.get(incarnation):
                 self._guarded(self._told, address, verdict)
         if self.looked is not None:
             self._guarded(self.looked, self.unwell)

@@ -9,7 +9,8 @@ no beat for the limit, the process is stopped         frozen
 no beat for the limit, it uses CPU                    stalled: something holds the interpreter
 no beat for the limit, it wants CPU and gets none     as before: the machine is overloaded
 no beat for the limit, it wants and uses none         frozen
-nobody beats there, or its process is gone            well: it is not for us to judge
+its process is gone                                   as before: others tell of that
+nobody beats there                                    well: it is not for us to judge
 ====================================================  ===========================================
 
 Silence is counted by the watcher's own looks, and no look counts for more than twice its period: a
@@ -139,7 +140,7 @@ class Judge:
     def _silent(self, process: Process | None, now: float) -> Verdict:
         """No beat for some time, perhaps for long enough."""
         if process is None:
-            return FINE
+            return self.verdict
         state, began = process.state, now - self._quiet
         if state == STOPPED:
             self._used = None

@@ -24,12 +24,14 @@ from actors import (
     RouterSpec,
     Settings,
     StreamWarning,
+    connect,
 )
 from actors.cluster.node import Ps
 from actors.errors import AllBusy, DeadlineExceeded, LocalProtocolError, WorkerUnavailable
 from actors.kernel.watchful import OnWarning
-from tests.e2e.standing import ROADS, Standing, standing, wait_idle
+from tests.e2e.standing import ROADS, Standing, inspect, standing, wait_idle
 from tests.e2e.watching import kill
+from tests.ports import free_address
 from tests.waiting import TICK, wait_until
 
 GO = "t.count.go"
@@ -42,9 +44,13 @@ SLACK = 20 * TICK
 ROUTER = RouterSpec(policy="round_robin")
 
 
-def node(*routers: RouterSpec) -> NodeSpec:
+#: Where the node of ``near`` can be reached from outside.
+DOOR = free_address()
+
+
+def node(*routers: RouterSpec, listen: str = "") -> NodeSpec:
     engine = EngineSpec(GO, "tests.e2e.frozen_engines:Counter", replicas=2, capacity=512)
-    return NodeSpec(engines=[engine], routers=routers or [ROUTER], settings=SETTINGS)
+    return NodeSpec(engines=[engine], routers=routers or [ROUTER], settings=SETTINGS, listen=listen)
 
 
 @pytest.fixture(scope="module", params=ROADS)
@@ -57,7 +63,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Standing]:
 @pytest.fixture(scope="module")
 def near() -> Iterator[Standing]:
     """The same on one node, with two routers."""
-    with standing(node(RouterSpec(name="one"), RouterSpec(name="two"))) as found:
+    with standing(node(RouterSpec(name="one"), RouterSpec(name="two"), listen=DOOR)) as found:
         yield found
 
 
@@ -271,6 +277,32 @@ async def test_b38_a_frozen_router_is_passed_over(near: Standing) -> None:
         await wait_until(lambda: client.runtime.vigil.well(client.ref("one").address), 2.0 + SLACK)
         for _ in range(4):
             assert await client.call(GO, {}, timeout=SLACK) == 0
+
+
+async def test_b38_who_went_on_while_nobody_followed_is_well_for_all_who_come(
+    near: Standing,
+) -> None:
+    async with near.client() as client:
+        (one, first), (_, second) = await workers(client)
+
+        async def unfollowed() -> bool:
+            return bool((await inspect(client.ref("ingress")))["connections"] == 0)
+
+        with stopped(first):
+            async with connect(f"tcp://{DOOR}") as outside:
+                await wait_state(outside, one, "frozen", LIMIT + SLACK)
+            await wait_until(unfollowed, what="nobody follows the loads")
+        await wait_state(client, one, "free", SLACK)
+        async with connect(f"tcp://{DOOR}") as outside:
+            await workers(outside)
+            with stopped(second):  # so that word of who is frozen has come for certain
+
+                async def told() -> bool:
+                    return "frozen" in (await states(outside)).values()
+
+                await wait_until(told, LIMIT + SLACK, "word of who is frozen")
+                assert (await states(outside))[one] == "free"
+            assert await outside.call(GO, {}, instance=one, timeout=SLACK) == 0
 
 
 async def test_b38_those_who_wait_are_served_when_it_goes_on() -> None:

@@ -33,7 +33,6 @@ async def test_those_who_know_the_word_are_warned_and_the_streams_of_all_go_on(
         verdict = Verdict(FROZEN, time.monotonic() - 5.0, "its process is stopped")
         health = at.ingress.health
         assert health is not None
-        health._judged(address, verdict)
         health._looked({address.incarnation: verdict})  # and the next look finds it well again
         warned = await new.until(Warned, streams[0][1], 2)
         assert [each.code for each in warned] == ["frozen", "thawed"]

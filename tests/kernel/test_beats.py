@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from actors import Settings
-from actors.kernel.beats import Heart, Vigil, process_of
+from actors.kernel.beats import Heart, Lookout, Vigil, process_of
 from actors.kernel.runtime import Runtime
 from actors.kernel.verdicts import IDLE, RUNNING, STOPPED
 from tests.waiting import wait_until, wait_until_sync
@@ -76,6 +76,27 @@ async def test_a_blocked_loop_is_stalled_and_its_thread_beats_on(tmp_path: Path)
         assert "event loop" in verdict.text(runtime.address)
         await wait_until(lambda: vigil.well(runtime.address), PATIENCE, "it turns again")
         vigil.close()
+
+
+async def test_who_was_told_of_trouble_is_told_of_its_end_though_he_asks_no_more(
+    tmp_path: Path,
+) -> None:
+    async with beating(tmp_path / "r") as (runtime, _):
+        other, gone = runtime.address, runtime.address._replace(incarnation=1, pid=1 << 30)
+        runtime.vigil = Vigil(str(tmp_path / "r"), 1.5, stranger(runtime.address))
+        asked, told = [other], list[tuple[Address, str]]()
+        lookout = Lookout(runtime, lambda: asked, lambda who, how: told.append((who, how.code)))
+        time.sleep(2.5)  # noqa: ASYNC251 - this loop is stalled
+        lookout._look()
+        assert told == [(other, "stalled")]
+        asked.clear()
+        lookout.unwell[gone.incarnation] = lookout.unwell[other.incarnation]
+        lookout._addresses[gone.incarnation] = gone
+        await wait_until(lambda: len(told) == 2, PATIENCE, "it turns again")
+        assert told[1] == (other, "well"), "and of one that is gone nothing is told"
+        assert not lookout.unwell
+        lookout.stop()
+        runtime.vigil.close()
 
 
 async def test_rubbish_in_the_file_harms_nobody(tmp_path: Path) -> None:

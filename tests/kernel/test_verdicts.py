@@ -103,6 +103,13 @@ def test_each_row_of_the_table(what: dict[str, object], code: str) -> None:
     assert set(actor.live(5.0)) == {WELL}
 
 
+def test_who_is_killed_while_it_is_frozen_does_not_seem_to_go_on() -> None:
+    actor = Actor()
+    actor.live(1.0)
+    assert actor.live(5.0, beats=False, state=STOPPED)[-1] == FROZEN
+    assert set(actor.live(5.0, beats=False, state=None)) == {FROZEN}
+
+
 @pytest.mark.parametrize("what", [{"beats": False, "state": STOPPED}, {"turns": False}])
 def test_what_is_shorter_than_the_limit_is_nothing(what: dict[str, object]) -> None:
     actor = Actor()
