@@ -1,6 +1,8 @@
-"""A router whose node stops: it sends no more streams on, and those to other nodes get their time.
+"""A router whose node stops: it sends no more streams on, and those that go through it get their
+time: streams to other nodes, and those that its dispatch answers itself.
 
-Used by the router's actor. Streams of the node's own engines do not go through it.
+Used by the router's actor. Streams of the node's own engines do not go through it. What it reads
+itself of other nodes goes on meanwhile, and holds nothing up.
 """
 
 from __future__ import annotations
@@ -10,15 +12,19 @@ import asyncio
 from actors.errors import Draining
 from actors.kernel.draining import Drainer
 from actors.kernel.runtime import Runtime
-from actors.router.relay import Plane
+from actors.router.relay import Plane, Relay
+from actors.router.seat import Hosted
 from transport.errors import ConnectionLost
 
 
 class Leaving:
     """See ``actors.kernel.draining``."""
 
-    def __init__(self, runtime: Runtime, tasks: asyncio.TaskGroup, plane: Plane) -> None:
+    def __init__(
+        self, runtime: Runtime, tasks: asyncio.TaskGroup, plane: Plane, hosted: Hosted
+    ) -> None:
         self._plane = plane
+        self._hosted = hosted
         #: Why no stream is sent on any more; "" while the node does not stop.
         self.reason = ""
         Drainer(self, runtime, tasks)
@@ -32,10 +38,14 @@ class Leaving:
         self.reason = reason
 
     def under_way(self) -> int:
-        """Streams to other nodes."""
-        return len(self._plane.relays)
+        """Streams of others."""
+        return len(self._relays()) + len(self._hosted.under_way())
+
+    def _relays(self) -> list[Relay]:
+        return [each for each in self._plane.relays.values() if not each.follows]
 
     def cut(self, reason: str) -> None:
         """End these."""
-        for relay in list(self._plane.relays.values()):
+        for relay in self._relays():
             relay.fail(ConnectionLost(f"{relay.target}: {reason}"))
+        self._hosted.cut(reason)

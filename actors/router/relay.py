@@ -107,6 +107,13 @@ class Relay:
         """Whether its worker has been heard of."""
         return self.items > 0
 
+    @property
+    def follows(self) -> bool:
+        """Whether the router itself reads here what the ingress of another node tells: it asks
+        again and again, and nobody misses the stream when it ends.
+        """
+        return not self.worker.instance
+
     def await_until(self, limit: float) -> None:
         """The worker's next step is due within ``limit`` seconds; infinite means none is."""
         self.deadline = time.monotonic() + limit
@@ -132,10 +139,8 @@ class Relay:
             self.plane.runtime.port.hurry()
 
     def blame(self, error: CallHomeError) -> None:
-        """Count an error, and name the worker in it, so that whoever tries again can avoid it; but
-        not the ingress of a node that this router itself follows, and asks again and again.
-        """
-        if self.worker.instance:
+        """Count an error, and name the worker in it, so that whoever tries again can avoid it."""
+        if not self.follows:
             error.details["instance"] = str(self.worker.instance)
             self.plane.failed(error)
 

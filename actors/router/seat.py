@@ -23,7 +23,7 @@ from actors.router.options import Options
 from actors.router.relay import Plane
 from actors.router.standard import Again, StandardDispatch
 from transport.bus.address import Address
-from transport.errors import EngineError, RemoteProtocolError, from_wire, text_of
+from transport.errors import ConnectionLost, EngineError, RemoteProtocolError, from_wire, text_of
 
 _METHODS: Final = (
     "generate",
@@ -58,6 +58,19 @@ class Hosted(ActorRole):
         except BaseException:
             self._bound.pop(key, None)
             raise
+
+    def under_way(self) -> list[Served]:
+        """Its streams that have not ended, but for those that their callers have killed."""
+        streams = self._actor._serving.streams
+        found = [streams[key] for key in self._bound if key in streams]
+        return [each for each in found if not each.context.killed]
+
+    def cut(self, reason: str) -> None:
+        """End these."""
+        for stream in self.under_way():
+            text = f"{stream.open.target}: {reason}"
+            self._actor._serving.end(stream, ConnectionLost(text))
+            stream.context.kill(reason)
 
     def came(self, stream: Served) -> None:
         """The router has counted the request when it came to be routed."""

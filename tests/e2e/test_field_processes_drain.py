@@ -12,9 +12,20 @@ from typing import Any
 
 import pytest
 
-from actors import Client, Cluster, EngineSpec, NodeSpec, RouterSpec, Settings
+from actors import (
+    Client,
+    Cluster,
+    DispatchSeat,
+    EngineSpec,
+    NodeSpec,
+    RouterSpec,
+    Settings,
+    StreamingDispatch,
+)
 from actors.errors import CallHomeError, ConnectionLost
+from tests.e2e.process_engines import Counts
 from tests.e2e.standing import FarClient, on_road
+from tests.router.dispatches import Inside
 from tests.waiting import PATIENCE, TICK, wait_until
 
 ENDPOINT = "t.counts.go"
@@ -135,6 +146,56 @@ async def test_b52_without_streams_nothing_is_waited_for() -> None:
             task.cancel()
         await asyncio.wait(tasks)
     assert time.monotonic() - began < 100.0
+
+
+def answering(seat: DispatchSeat) -> StreamingDispatch:
+    """The router answers the endpoint itself."""
+    return Inside(seat, {ENDPOINT: (False, Counts().generate)})
+
+
+async def test_b52_what_a_router_answers_itself_gets_its_time() -> None:
+    router = RouterSpec(dispatch=answering)
+    settings = Settings.load(drain_limit=20.0)
+    async with (
+        Cluster(NodeSpec(routers=[router], settings=settings)) as cluster,
+        cluster.client() as client,
+    ):
+        tasks = await begun(client, 3, items=ITEMS, pause=PAUSE)
+        killed = await begun(client, 1, pause=PAUSE)
+        os.kill(serving_pid(cluster), signal.SIGTERM)
+        await asyncio.sleep(TICK)
+        killed[0].cancel()
+        for task in tasks:
+            assert await task == (list(range(ITEMS)), None)
+        await asyncio.wait_for(cluster.wait_ended(), PATIENCE)
+
+
+async def test_b52_the_limit_holds_for_what_a_router_answers_itself() -> None:
+    router = RouterSpec(dispatch=answering)
+    settings = Settings.load(drain_limit=3 * TICK)
+    async with (
+        Cluster(NodeSpec(routers=[router], settings=settings)) as cluster,
+        cluster.client() as client,
+    ):
+        (task,) = await begun(client, 1, pause=PAUSE)
+        os.kill(serving_pid(cluster), signal.SIGTERM)
+        _, error = await asyncio.wait_for(task, PATIENCE)
+        assert isinstance(error, ConnectionLost)
+        assert "drain_limit, 0.3 s" in str(error)
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["who follows", "who is followed"])
+async def test_b52_what_nodes_tell_each_other_is_not_waited_for(first: int) -> None:
+    """The records and loads that routers follow are nobody's streams."""
+    settings = Settings.load(drain_limit=40.0)
+    nodes = on_road(NodeSpec(engines=[COUNTS], settings=settings), "nodes")
+    async with Cluster(nodes) as cluster:
+        async with FarClient(cluster.name, settings) as client:
+            assert await read(client, {"items": 1}) == ([0], None)
+        began = time.monotonic()
+        os.kill(cluster.nodes[first].address.pid, signal.SIGTERM)
+        await cluster.wait_ended()
+        assert time.monotonic() - began < 20.0
 
 
 async def test_b52_an_engine_that_is_stopped_alone_is_left_by_new_streams() -> None:
