@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from actors.notices import Retired
+from transport.bus.address import Address
 from transport.shm.memory import Memory
 from transport.shm.slab import Lease
 
@@ -98,7 +99,7 @@ class Keeping:
 
     def _who(self, incarnation: int) -> dict[str, Any]:
         """Name and pid of a peer; of one that never introduced itself, only its number."""
-        address = self._runtime.peers.find(incarnation)
+        address = self._find(incarnation)
         if incarnation == self._runtime.address.incarnation:
             address = self._runtime.address
         if address is None:
@@ -107,7 +108,14 @@ class Keeping:
 
     def _name(self, incarnation: int) -> str:
         """In any thread: it only looks something up."""
-        return str(self._runtime.peers.find(incarnation) or f"{incarnation:x}")
+        runtime = self._runtime
+        found = runtime.links.parted.name(incarnation) or runtime.peers.find(incarnation)
+        return str(found or f"{incarnation:x}")
+
+    def _find(self, incarnation: int) -> Address | None:
+        """A peer, or one who has closed and looks at our memory all the same."""
+        runtime = self._runtime
+        return runtime.peers.find(incarnation) or runtime.links.parted.find(incarnation)
 
     def _changed(self) -> None:
         """In any thread: segments were made, mapped or given back."""

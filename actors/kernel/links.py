@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from actors.kernel.reach import both_ways
+from actors.kernel.parted import Parted
+from actors.kernel.reach import both_ways, left_file
 from actors.kernel.unclaimed import Unclaimed
 from actors.kernel.unclaimed import held as held
 from actors.messages import Announce, Attached, Release
@@ -41,9 +43,7 @@ _ANSWER = 1.0
 #: Frames of a request whose router died are kept this long, in seconds, for an engine that has
 #: them.
 _LATE_ACCEPT = 10.0
-#: What a dead actor had borrowed is taken back so many seconds later.
-_GRACE = 0.25
-#: And the memory of a dead actor, whose frames others handed on to us, is mapped so long.
+#: The memory of a dead actor, whose frames others handed on to us, is mapped so long.
 _LATE_FRAMES = 3.0
 #: In one message.
 MAX_HANDLES = 65_536
@@ -93,6 +93,7 @@ class Links:
         self.came_back = unclaimed.came_back
         self.settled = unclaimed.settled
         self.take_requests = unclaimed.take
+        self.parted = Parted(runtime, self.memory)
         runtime.on(Announce, self._announce)
         runtime.on(Attached, self._attached)
         runtime.on(Release, self._release)
@@ -341,8 +342,7 @@ class Links:
         """A peer is gone: what it borrowed is ours again, what it owned lives as long as its
         views.
         """
-        # Whoever it handed frames on to may be asking for leases of his own just now.
-        self._runtime.peers.later(_GRACE, self.memory.take_back, address.incarnation)
+        self.parted.down(address)
         self.memory.forget(address.incarnation)
         if self._runtime.adopting.has_met(address.incarnation):
             # Others may have sent us frames of it before they heard of its death.
@@ -354,6 +354,23 @@ class Links:
         for number in self.unclaimed.via(address.incarnation):
             # An engine that got the Open just before may still accept it and read the frames.
             self._runtime.peers.later(_LATE_ACCEPT, self.refused, number)
+
+    def part(self) -> None:
+        """Before this side says goodbye: return what has ended, say what lives on."""
+        self.send_releases()
+        # Not our views. Their leases go back with all others, later: they may be asked for now.
+        self.memory.passing.clear()
+        runtime = self._runtime
+        try:
+            self.memory.reading.outlive(left_file(runtime.run, runtime.address))
+        except OSError as error:
+            if os.path.isdir(runtime.run):  # else its owners are gone, too
+                log.warning(
+                    "%s: arrays that outlive this client may change, for their owners cannot be "
+                    "told of them: %s; copy what you keep before the client closes",
+                    runtime.address.name,
+                    error,
+                )
 
     def close(self) -> None:
         for timer in self._timers:

@@ -36,6 +36,7 @@ _KEPT = 4096
 _TRIES = 64
 #: How a process ended when nobody knows better.
 GONE = "its process is gone"
+_CLOSED = "it has closed"
 
 #: Seconds until an inbox that has just ended a connection, or has no place for one, is tried again.
 _AGAIN = 0.03
@@ -113,6 +114,10 @@ class Peers:
     def death(self, address: Address) -> str | None:
         """How the incarnation ended; None before that is told, behind all that it had sent."""
         return self._dead.get(address.incarnation)
+
+    def closed(self, address: Address) -> bool:
+        """Whether the incarnation has said goodbye."""
+        return self._dead.get(address.incarnation) == _CLOSED
 
     def watch(self, address: Address) -> bool:
         """Tell ``on_down`` when the process of ``address`` ends; False when it is gone already.
@@ -242,7 +247,7 @@ class Peers:
             watch.addresses.pop(incarnation, None)
             if not watch.addresses and self._far(address):
                 self._forget(key)  # a connection is to one incarnation, a pidfd to all of them
-        self._dead_now(address, "it has closed")
+        self._dead_now(address, _CLOSED)
 
     def reason(self, address: Address, reason: str) -> None:
         """The node says how a process ended."""

@@ -13,6 +13,7 @@ from transport.shm.roads import Roads
 from transport.wire.handle import Announcement
 
 _DOOR = "m"
+_LEFT = "v"
 
 
 def both_ways(run: str, address: Address, road: str) -> tuple[Offers, Roads]:
@@ -32,6 +33,16 @@ def both_ways(run: str, address: Address, road: str) -> tuple[Offers, Roads]:
 def owner_address(told: Announcement) -> Address:
     """Where the owner of an announced segment is reached, whoever has told of it."""
     return Address(told.name, told.owner, told.pid, told.started, told.space)
+
+
+def left_file(run: str, address: Address) -> str:
+    """What ``address`` leaves in the run folder while arrays of it outlive it. "" for a name that
+    nobody's socket can have.
+    """
+    try:
+        return inbox_path(run, address, _LEFT)
+    except LocalProtocolError:
+        return ""
 
 
 def _door(run: str, address: Address) -> str:

@@ -351,7 +351,7 @@ class Runtime:
         self.check_close()
         self.belonging.close()
         self.home.close(reason)
-        self.links.send_releases()
+        self.links.part()
         # Also to those who only sent to us: an engine's sockets must not outlive its callers.
         for address in {*self.port.peers(), *self.peers.known()}:
             self.port.send(address, Bye())

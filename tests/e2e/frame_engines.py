@@ -39,8 +39,9 @@ def check(array: np.ndarray[Any, Any], number: int) -> None:
 
 async def waits(request: Request, ctx: Context) -> AsyncIterator[Any]:
     """``n`` frames of ``size`` bytes, each as soon as there is room for it."""
+    patience = request.get("patience", _PATIENCE)
     for number in range(request["n"]):
-        yield write(await ctx.frames.wait_new(request["size"], "u1", timeout=_PATIENCE), number)
+        yield write(await ctx.frames.wait_new(request["size"], "u1", timeout=patience), number)
 
 
 def waits_in_a_thread(request: Request, ctx: Context) -> Iterator[Any]:

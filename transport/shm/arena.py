@@ -78,6 +78,8 @@ class Arena:
         # Finalizers never take it (they only append to deques), so a collection inside a locked
         # part is harmless.
         self._lock = threading.Lock()
+        #: Borrowers that are gone; theirs is taken back as soon as it is needed.
+        self._doomed: set[int] = set()
         self._closed = False
 
     def forked(self) -> None:
@@ -230,9 +232,24 @@ class Arena:
                     self._serve()
             return self._slab.ignored == strange
 
+    def lends_to(self, borrower: int) -> bool:
+        """Whether a borrower has any lease."""
+        with self._lock:
+            return self._slab.lends_to(borrower)
+
+    def doom(self, borrower: int) -> None:
+        """A borrower is gone: its leases end with ``take_back``, or before when there is no room
+        for somebody else.
+        """
+        with self._lock:
+            self._doomed.add(borrower)
+            if self._turns:
+                self._serve()
+
     def take_back(self, borrower: int) -> int:
         """End all leases of a borrower that died; how many slots that freed."""
         with self._lock:
+            self._doomed.discard(borrower)
             return self._freed(self._slab.take_back(borrower))
 
     def take_back_stream(self, borrower: int, stream: int) -> int:
@@ -333,15 +350,26 @@ class Arena:
     def _take(self, size: int) -> Slot:
         now = time.monotonic()
         slot = self._slab.allocate(size, now)
-        if slot is None:
-            self.stock.grow(size)
+        while slot is None:
+            try:
+                self.stock.grow(size)
+            except MemoryExhausted:
+                if not self._bury():
+                    raise
             slot = self._slab.allocate(size, now)
-            assert slot is not None  # the new segment has room for it
         segment = self._segments[slot.segment]
         if slot.offset + slot.size > segment.reserved:
             self.stock.reserve(segment, slot)
         segment.stamp(slot.offset, slot.generation)
         return slot
+
+    def _bury(self) -> bool:
+        """Take back what those have who are gone; whether there was anybody."""
+        doomed, self._doomed = self._doomed, set()
+        for borrower in doomed:
+            for slot in self._slab.take_back(borrower):
+                self._clear(slot.segment, slot.offset)
+        return bool(doomed)
 
     def _serve(self) -> None:
         while self._turns and not self._closed:

@@ -104,6 +104,22 @@ class Ties:
                 size = base.nbytes if tie.handle is None else tie.handle.size
                 yield tie.key, size, tie.since
 
+    def last(self, queue: deque[tuple[int, int, int, int]], then: Callable[[], object]) -> None:
+        """Nobody drains the queues any more: call ``then``, in any thread, once no lease is left
+        that would come back on ``queue``. It may be called more than once.
+        """
+        for tie in list(self._alive.values()):
+            if tie.queue is not queue:
+                self.cut(tie)
+
+        def look() -> None:
+            self._woken = False  # first: who goes meanwhile either calls this or is seen
+            if not self._alive:
+                then()
+
+        self._wake = look
+        look()
+
     def wake(self) -> None:
         """Tell the loop that something is on a queue."""
         if not self._woken:

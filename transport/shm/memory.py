@@ -87,6 +87,8 @@ class Memory:
         self.expect = reading.expect
         self.forgo = reading.forgo
         self.detach = reading.detach
+        self.lends_to = self._arena.lends_to
+        self.doom = self._arena.doom
         self.view_array = reading.view_array
         self.view_bytes = reading.view_bytes
         self.read_bytes = reading.read_bytes

@@ -251,6 +251,10 @@ class Passing:
         told = self._told.get((peer, handle.owner))
         return told is not None and handle.segment in told.attached
 
+    def clear(self) -> None:
+        """Hold nothing for anybody any more: this process closes its memory."""
+        self._held.clear()
+
     def forget(self, gone: int) -> None:
         """A peer is gone, as a reader or as an owner: what is known about its mapping goes."""
         for key in [key for key in self._told if gone in key]:

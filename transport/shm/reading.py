@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from transport.errors import RemoteProtocolError, StaleHandle
 from transport.shm.arena import Arena
 from transport.shm.frames import Frame, Ties, view
+from transport.shm.outliving import outlive
 from transport.shm.roads import Roads
 from transport.shm.segment import Segment
 from transport.shm.stock import nothing
@@ -250,6 +251,12 @@ class Reading:
             since = min(since, row.since or since)
             found[owner] = row._replace(frames=row.frames + 1, size=row.size + size, since=since)
         return list(found.values())
+
+    def outlive(self, path: str) -> bool:
+        """This process closes its memory: what is looked at here stays as it is; see
+        ``transport.shm.outliving``. Whether there is anything. Raises OSError.
+        """
+        return outlive(self._ties, self._ended, path)
 
     def close(self) -> None:
         """Unmap everything that nobody looks at; never raises because views live."""

@@ -286,6 +286,10 @@ class Slab:
         self._end_lease(slot, borrower)
         return slot if self._free_if_last(slot) else None
 
+    def lends_to(self, borrower: int) -> bool:
+        """Whether a borrower has any lease."""
+        return borrower in self._lent
+
     def take_back(self, borrower: int) -> list[Slot]:
         """End all leases of a borrower that died; the slots that this freed."""
         return self._take_back(borrower, list(self._lent.get(borrower, {}).values()))
