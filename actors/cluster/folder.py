@@ -31,8 +31,9 @@ from actors.kernel.peers import alive
 from actors.kernel.space import own_space, whose
 from transport.bus.address import Address
 
-_LOCK = "lock"
-_NODE = "node.json"
+#: The files in a run folder that every node has.
+LOCK = "lock"
+INFO = "node.json"
 #: Bytes of the claim in which its maker's pid stands, and of what may stand behind them.
 _PID_ROOM = 64
 _WORD = 65_536
@@ -160,7 +161,7 @@ class Claim:
 
 def _claimer(folder: str) -> str:
     try:
-        return Path(folder, _LOCK).read_text().partition("\0")[0]
+        return Path(folder, LOCK).read_text().partition("\0")[0]
     except OSError:
         return ""
 
@@ -171,7 +172,7 @@ def try_lock(folder: str, *, create: bool = False) -> int:
 
     Raises FileNotFoundError when there is no folder, or (without ``create``) no lock file.
     """
-    path = os.path.join(folder, _LOCK)
+    path = os.path.join(folder, LOCK)
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
     fd = raised(os.open(path, flags, 0o600))  # a child inherits it under this number
     try:
@@ -201,7 +202,7 @@ def open_word(folder: str) -> int:
     claim. The caller closes it.
     """
     try:
-        return os.open(os.path.join(folder, _LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return os.open(os.path.join(folder, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return -1
 
@@ -221,7 +222,7 @@ def locked(folder: str) -> bool:
     Looks with a shared lock, for a moment, so that others who look see no owner in us.
     """
     try:
-        fd = os.open(os.path.join(folder, _LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(os.path.join(folder, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
@@ -235,7 +236,7 @@ def locked(folder: str) -> bool:
 
 def write_info(info: NodeInfo) -> None:
     """Put ``info`` into its folder in one step, readable by its owner only."""
-    path = os.path.join(info.folder, _NODE)
+    path = os.path.join(info.folder, INFO)
     fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:
         json.dump(asdict(info), file)
@@ -245,7 +246,7 @@ def write_info(info: NodeInfo) -> None:
 def read_info(folder: str) -> NodeInfo | None:
     """What the folder's ``node.json`` says; None when there is none or it cannot be read."""
     try:
-        data = json.loads(Path(folder, _NODE).read_text())
+        data = json.loads(Path(folder, INFO).read_text())
         return NodeInfo(
             cluster=str(data["cluster"]),
             node=str(data["node"]),
@@ -279,7 +280,7 @@ def folders(root: str) -> list[str]:
     for cluster in sorted(_listdir(root)):
         for node in sorted(_listdir(os.path.join(root, cluster))):
             folder = os.path.join(os.path.abspath(root), cluster, node)
-            if os.path.exists(os.path.join(folder, _LOCK)):
+            if os.path.exists(os.path.join(folder, LOCK)):
                 found.append(folder)
     return found
 

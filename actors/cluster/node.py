@@ -17,13 +17,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from actors.cluster.draining import NodeDrain
-from actors.cluster.folder import NodeInfo, leave_word, remove_folder, write_info
+from actors.cluster.folder import NodeInfo, leave_word
+from actors.cluster.holding import Holding
 from actors.cluster.plan import children, record_of
 from actors.cluster.spec import NodeSpec
 from actors.cluster.unmet import plain
 from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
-from actors.errors import ActorDead, NoWorkers, RemoteProtocolError
+from actors.errors import (
+    ActorDead,
+    CallHomeError,
+    NoWorkers,
+    RemoteProtocolError,
+    SpawnError,
+)
 from actors.kernel.actor import Actor, handles
 from actors.kernel.beats import Lookout
 from actors.kernel.exits import Exit, Orphans
@@ -74,7 +81,8 @@ class NodeActor(Actor):
         #: Ends the node in order, with an exit code; set by whoever runs it.
         self.leave: Callable[[int], None] = lambda code: None
         # Sockets are unlinked as the runtime closes, after on_stop; the folder goes last of all.
-        atexit.register(remove_folder, folder)
+        self._holding = Holding(folder, lock)
+        atexit.register(self._holding.remove)
 
     async def on_start(self) -> None:
         """Start everything; returns when all of it serves. Raises SpawnError."""
@@ -105,6 +113,9 @@ class NodeActor(Actor):
         self._serves = True
         self._lookout.start()
         self._write_info()
+        if self._holding.stale:
+            raise SpawnError(f"{self._holding.stale}; nobody would find the node")
+        self._holding.start(self._write_info, self._lost)
 
     async def wait_drained(self, limit: float) -> int:
         await self._drain.wait_drained(limit)
@@ -117,6 +128,7 @@ class NodeActor(Actor):
         """Withdraw every record, then stop the actors in reverse order, by force if need be."""
         self._serves = False
         self._lookout.stop()
+        self._holding.stop()
         for record in self._registry.records:
             self._registry.remove(record.instance, record.endpoint, "the node stops")
         await asyncio.sleep(0)  # the withdrawals leave before the signals
@@ -218,10 +230,12 @@ class NodeActor(Actor):
             self._door,
             own_space(),
         )
-        try:
-            write_info(info)
-        except OSError as error:  # a full disk must not end what runs
-            log.warning("%s/node.json is out of date: %s", self._folder, error)
+        self._holding.write(info)
+
+    def _lost(self, error: CallHomeError) -> None:
+        """Its folder is gone: this node ends, before it is in the way of another."""
+        log.error("%s", error)
+        self._broken(error)
 
     def _listen(self) -> str:
         """Where other nodes reach this one now, or ""."""

@@ -122,6 +122,8 @@ class Publisher:
         except OutboxFull:
             subscriber.behind = True
             self._group.create_task(self._catch_up(subscriber), name="registry catch-up")
+        except CallHomeError as error:  # nothing leaves this node's process any more: it ends
+            log.info("%s was not told of a change: %s", subscriber.address, error)
 
     async def _catch_up(self, subscriber: _Subscriber) -> None:
         """Wait until the subscriber reads again; its death ends the wait as well."""
