@@ -49,7 +49,7 @@ _TURN: Final = 1.0
 #: Findings of one decoder that are shown; more of them have the same few causes.
 _SHOWN: Final = 10
 #: Growth of the process, from after the warm-up to the end, that is no finding, in bytes.
-_GROWTH: Final = 48 << 20
+_GROWTH: Final = 24 << 20
 #: Interesting inputs that a decoder keeps beside its samples: it had read them whole.
 _KEPT: Final = 300
 

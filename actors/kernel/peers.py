@@ -230,11 +230,12 @@ class Peers:
 
     def _lost(self, address: Address, reason: str) -> None:
         self._port.poll_data()
-        watch = self._watches.get((address.pid, address.started))
+        if address.incarnation in self._dead or not self.watch(address) or not self.alive(address):
+            return  # it has died, which is why: how is told behind the barrier, with the reason
+        watch = self._watches.get(self._key(address))
         if watch is not None:
             watch.addresses.pop(address.incarnation, None)
-        if address.incarnation not in self._dead:
-            self._dead_now(address, reason)
+        self._dead_now(address, reason)
 
     def left(self, incarnation: int) -> None:
         """A peer said goodbye: it is done with us, though its process may live on."""

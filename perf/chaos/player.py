@@ -39,7 +39,8 @@ _LINES: Final = 40
 
 class Played(NamedTuple):
     """How a stream ended: ``outcome`` is ``complete``, ``left``, ``stopped``, ``killed``,
-    ``cancelled``, ``error CODE`` or ``FAILURE``; ``log`` has the stream's events.
+    ``cancelled``, ``error CODE`` or ``FAILURE``; ``log`` has the stream's events. ``quiet``: for so
+    many seconds before its end nothing had come.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Played(NamedTuple):
     bytes: int
     text: str
     log: list[str]
+    quiet: float = 0.0
 
 
 class Player:
@@ -58,6 +60,7 @@ class Player:
         self._play = play
         self._items = 0
         self._bytes = 0
+        self._heard = time.monotonic()
         self._log: deque[str] = deque(maxlen=_LINES)
         self._kept: deque[tuple[int, Any]] = deque(maxlen=_KEPT)
         #: What we have done to it: an Action, or "".
@@ -81,7 +84,10 @@ class Player:
 
     def _played(self, outcome: str, text: str) -> Played:
         self.note(f"{outcome} after {self._items} items {text}")
-        return Played(self._play.number, outcome, self._items, self._bytes, text, list(self._log))
+        quiet = round(time.monotonic() - self._heard, 3)
+        return Played(
+            self._play.number, outcome, self._items, self._bytes, text, list(self._log), quiet
+        )
 
     def hung(self, seconds: float) -> Played:
         """Its verdict when it is still under way long after its deadline."""
@@ -254,6 +260,7 @@ class Player:
     def _take(self, item: Any) -> bool:
         """Check one item; True: it was the last."""
         play, number = self._play, self._items
+        self._heard = time.monotonic()
         if "wrong" in item:
             raise Wrong(f"the engine says: {item['wrong']}")
         if item.get("s") != play.number and (play.items or item.get("s") is not None):

@@ -18,7 +18,7 @@ from perf.chaos import cast, state
 from perf.chaos.plan import SHAPES, Options, Plan, Play, make
 from perf.chaos.player import Player
 from perf.chaos.signals import Signals
-from perf.chaos.tally import Tally
+from perf.chaos.tally import QUIET, Tally
 from transport.bus.address import Address
 
 Say = Callable[[str], None]
@@ -136,6 +136,8 @@ class Run:
                 )  # fmt: skip
                 played = await Player(client, play).run()
                 while played.outcome.startswith("error") and time.monotonic() < deadline:
+                    if played.quiet > QUIET:
+                        break  # nobody is stopped: something was lost
                     await asyncio.sleep(0.5)  # the last who was killed may still be starting
                     played = await Player(client, play).run()
                 if played.outcome != "complete":
@@ -159,6 +161,7 @@ class Run:
         ]
         signals = Signals(result.plan.faults, began, lambda role: self._targets(client, role))
         signals.on_hit = self._noted
+        result.tally.stops = signals.stops
         result.signals = signals
         async with asyncio.TaskGroup() as group:
             lives = [group.create_task(caller.run()) for caller in self._callers]

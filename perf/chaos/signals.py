@@ -34,6 +34,8 @@ class Signals:
         #: Called with role, deed and whom it was done to.
         self.on_hit: Callable[[str, str, Address], None] = lambda role, deed, target: None
         self.log: list[tuple[float, str]] = []
+        #: From when to when somebody is stopped.
+        self.stops: list[tuple[float, float]] = []
 
     async def run(self) -> None:
         """All of them, then nothing."""
@@ -68,6 +70,7 @@ class Signals:
         more = f" for {fault.seconds} s" if fault.deed == "stop" else ""
         self.log.append((time.monotonic(), f"{fault.deed} {fault.role} {target}{more}"))
         if fault.deed == "stop":
+            self.stops.append((time.monotonic(), time.monotonic() + fault.seconds))
             loop = asyncio.get_running_loop()
             self._stopped[fd] = loop.call_later(fault.seconds, self._continue, fd)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from perf.chaos.plan import Play
 from perf.figures import table
 
+#: Seconds in which a stream may hear nothing while nobody is stopped: a process is started again, a
+#: worker in quarantine is tried again. Who waits longer for his deadline waits for what is lost.
+QUIET: Final = 12.0
 #: Failures that are shown whole; of the others there is the number.
 _SHOWN = 20
 
@@ -27,6 +30,8 @@ class Tally:
     statistics: Counter[str] = field(default_factory=Counter)
     #: When a client was last told to go, by a signal; its streams went with it.
     killed: dict[int, float] = field(default_factory=dict)
+    #: From when to when somebody was stopped.
+    stops: list[tuple[float, float]] = field(default_factory=list)
 
     def heard(self, client: int, record: dict[str, Any]) -> None:
         """A line of a client, or its exit."""
@@ -56,8 +61,23 @@ class Tally:
                 since,
                 played["time"],
             )
-        elif played["text"]:
+            return
+        if played["outcome"] == "error deadline":
+            until, quiet = played["time"], played["quiet"]
+            if quiet - self._stopped(until - quiet, until) > QUIET:
+                words = f"its deadline came {quiet:.1f} s after anything else: {played['text']}"
+                self.fail(f"stream {played['number']} ({shape}): {words}", [], until - quiet, until)
+        if played["text"]:
             self.samples.setdefault(played["outcome"], played["text"][:300])
+
+    def _stopped(self, since: float, until: float) -> float:
+        """Seconds of a stretch in which somebody was stopped, who may have held it up."""
+        spent = at = 0.0
+        for begin, end in sorted(self.stops):
+            low, high = max(begin, since, at), min(end, until)
+            if high > low:
+                spent, at = spent + high - low, high
+        return spent
 
     def _exited(self, client: int, record: dict[str, Any]) -> None:
         code = record["exit"]

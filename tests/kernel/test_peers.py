@@ -18,7 +18,7 @@ from actors.kernel.peers import Peers, alive, start_time
 from actors.kernel.runtime import Runtime
 from actors.messages import Down, Hello, Tell
 from tests.waiting import TICK, wait_until
-from transport.bus.address import Address, inbox_path
+from transport.bus.address import Address, inbox_path, remove_inboxes
 from transport.bus.port import Port
 
 _SENDER = """
@@ -313,3 +313,18 @@ async def test_one_of_another_pid_namespace_may_leave(tmp_path: Path) -> None:
         watcher.peers.left(address.incarnation)
         assert watcher.told == ["it has closed"]
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_b58_an_inbox_that_is_gone_hides_no_cause_of_death(tmp_path: Path) -> None:
+    """The node has removed what the dead left before this loop has heard of the death."""
+    async with watching(tmp_path) as (watcher, sender):
+        assert watcher.peers.watch(sender.address)
+        sender.process.kill()
+        sender.process.wait()
+        remove_inboxes(str(tmp_path), sender.address)
+        watcher.port.send(sender.address, Tell("number", b"1"), control=True)
+        watcher.port.flush()  # before the loop can see that the process has ended
+        await asyncio.sleep(0.02)  # the node's word comes when the inbox was missed long ago
+        watcher.peers.reason(sender.address, "killed by SIGKILL")
+        await wait_until(lambda: watcher.told)
+        assert watcher.told == ["killed by SIGKILL"]

@@ -228,6 +228,26 @@ def test_every_stream_has_an_account() -> None:
     assert "complete" in tally.totals()
 
 
+@pytest.mark.parametrize(
+    ("quiet", "stops", "failed"),
+    [
+        (20.0, [], True),  # an end, or a credit, that nobody has sent
+        (11.0, [], False),
+        (20.0, [(90.0, 96.0), (81.0, 85.0)], False),  # for ten of twenty seconds
+        (20.0, [(0.0, 70.0), (98.0, 99.0), (98.2, 98.8)], True),
+    ],
+)
+def test_a_deadline_that_nothing_explains_is_a_failure(
+    quiet: float, stops: list[tuple[float, float]], failed: bool
+) -> None:
+    tally = Tally((play(),), stops=stops)
+    late = Played(0, "error deadline", 3, 30, "DeadlineExceeded: no end", [], quiet)
+    tally.heard(0, {"begin": 0, "time": 1.0})
+    tally.heard(0, {"end": {**late._asdict(), "time": 100.0}})
+    assert bool(tally.failures) == failed
+    assert tally.outcomes[("stream", "error deadline")] == 1
+
+
 # --------------------------------------------------------------------------- states and signals
 
 

@@ -147,6 +147,17 @@ def test_the_command_prints_what_it_tried(
     assert "python -m perf fuzz --decoder json --input ff" in capsys.readouterr().out
 
 
+def test_a_decoder_that_keeps_what_it_has_read_is_a_finding(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[bytearray] = []
+    keeps = Target("json", lambda _: [b"[1]"], lambda data: kept.append(bytearray(8_000)))
+    monkeypatch.setitem(TARGETS, "json", keeps)
+    monkeypatch.setattr("perf.fuzz._GROWTH", 1 << 20)
+    assert main(["fuzz", "--seconds", "1", "--decoder", "json"]) == 1
+    assert "(1,024 are allowed)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("text", ["10:00+00:00~", "2024-01-01T10:00:00+01:00~"])
 def test_a_fold_beside_an_offset_is_no_time(text: str) -> None:
     kind = "datetime" if "T" in text else "time"
