@@ -66,8 +66,9 @@ async def _keep(cluster: Cluster, spec: NodeSpec) -> int:
     stopping = asyncio.Event()
     with Interrupts(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as interrupts:
         async with cluster:
-            talks = await _suggest(cluster)
+            # It serves: from here on a signal stops it in order, and that is no failure.
             interrupts.ask = stopping.set
+            talks = await _suggest(cluster)
             late = asyncio.create_task(_suggest_far(cluster, spec, talks))
             try:
                 ended = await _wait(cluster, stopping)
@@ -77,6 +78,11 @@ async def _keep(cluster: Cluster, spec: NodeSpec) -> int:
             if ended is None:
                 say("stopping; once more ends it by force")
     name = f"{cluster.name}/{spec.name}"
+    if ended is None:
+        _, how = await cluster.wait_ended()
+        if not how.clean:
+            say(f"error: node {name} has not stopped in order: {how}; its actors ended with it")
+            return FAILED
     if ended is None or ended.clean:
         say(f"node {name} has stopped")
         return 128 + signal.SIGINT if interrupts.number == signal.SIGINT else 0

@@ -15,6 +15,7 @@ import contextvars
 import logging
 import os
 import secrets
+import signal
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -296,6 +297,8 @@ class Outpost:
         if not self._placed or self._runtime is None:
             return
         limit = self._spec.settings.drain_limit
+        if self._runtime.peers.alive(self._node):
+            os.kill(self._node.pid, signal.SIGCONT)  # where somebody has stopped it
         done = asyncio.Event()
 
         def gone(address: Address, reason: str) -> None:

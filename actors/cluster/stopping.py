@@ -58,6 +58,7 @@ async def _end(address: Address, number: int, limit: float) -> bool:
             return True
         loop.add_reader(fd, gone.set)
         signal.pidfd_send_signal(fd, number)
+        signal.pidfd_send_signal(fd, signal.SIGCONT)  # one that was stopped hears it, too
         async with asyncio.timeout(limit):
             await gone.wait()
     except TimeoutError:

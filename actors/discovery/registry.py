@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -153,13 +154,22 @@ class RegistryDiscovery:
                 await self._answered.wait()
         except TimeoutError:
             raise DeadlineExceeded(
-                f"the registry of {self._node} did not answer within {limit:g} s; "
-                "see whether the node hangs (callhome ps), or stop it (callhome stop)"
+                f"the registry of {self._node} did not answer within {limit:g} s: {self._silent()}"
             ) from None
         if self._gone:
             raise ActorDead(
                 f"{self._node} is dead: {self._gone}; start the node again (callhome up)"
             )
+
+    def _silent(self) -> str:
+        """Why the node does not answer, and what to do."""
+        verdict = self._runtime.vigil.of(self._node, time.monotonic())
+        if verdict.well:
+            return "it may be too busy; try again, or stop it (callhome stop)"
+        return (
+            f"{verdict.text('it')}; let it go on where somebody has stopped it "
+            f"(kill -CONT {self._node.pid}), or end it (callhome stop)"
+        )
 
     async def subscribe(self, listener: Listener) -> RegistrySubscription:
         """See ``Discovery.subscribe``."""

@@ -7,7 +7,7 @@ import datetime
 from collections.abc import AsyncIterator
 from typing import Any
 
-from actors.engine.api import EngineContext, bidirectional
+from actors.engine.api import Engine, EngineContext, bidirectional
 from actors.kernel.requests import RequestStream
 
 
@@ -68,3 +68,13 @@ async def once(requests: RequestStream[Any], ctx: EngineContext) -> AsyncIterato
     async for item in requests:
         yield item
         return
+
+
+class Lasting(Engine[Any, Any]):
+    """Takes longer to end than it gets."""
+
+    async def generate(self, request: Any, ctx: EngineContext) -> AsyncIterator[Any]:
+        yield request
+
+    async def on_stop(self) -> None:
+        await asyncio.sleep(1000)

@@ -73,8 +73,7 @@ def test_a_node_that_dies_by_itself_is_told(tool: Tool, tmp_path: Path) -> None:
 
 
 def test_a_node_that_hangs_is_stopped_by_force(tool: Tool, tmp_path: Path) -> None:
-    with up(tool, tmp_path / "log", write_spec(tmp_path, same="same")) as running:
-        os.kill(node_pid(tool), signal.SIGSTOP)
+    with up(tool, tmp_path / "log", write_spec(tmp_path, lasting="Lasting")) as running:
         stopped = tool.run("stop", "--grace", "0.3")
         assert stopped.returncode == 1
         assert "did not stop within 0.3 s and was killed" in stopped.stderr
@@ -82,9 +81,35 @@ def test_a_node_that_hangs_is_stopped_by_force(tool: Tool, tmp_path: Path) -> No
     assert_nothing_left(tool)
 
 
-def test_the_second_ctrl_c_is_force(tool: Tool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["stop", "up"])
+def test_a_node_that_somebody_has_stopped_still_ends_in_order(
+    tool: Tool, tmp_path: Path, by: str
+) -> None:
     with up(tool, tmp_path / "log", write_spec(tmp_path, same="same")) as running:
         os.kill(node_pid(tool), signal.SIGSTOP)
+        if by == "stop":
+            stopped = tool.run("stop")
+            assert stopped.returncode == 0, stopped.stderr
+            assert running.wait() == 0
+        else:
+            assert running.end(signal.SIGTERM) == 0
+        assert "has stopped" in running.text
+    assert_nothing_left(tool)
+
+
+def test_up_tells_of_a_node_that_did_not_stop_in_order(tool: Tool, tmp_path: Path) -> None:
+    with up(tool, tmp_path / "log", write_spec(tmp_path, lasting="Lasting")) as running:
+        pid = node_pid(tool)
+        running.process.send_signal(signal.SIGTERM)
+        running.wait_for("once more ends it by force")
+        os.kill(pid, signal.SIGKILL)
+        assert running.wait() == 1
+        assert "error: node node/a has not stopped in order: killed by SIGKILL" in running.text
+    assert_nothing_left(tool)
+
+
+def test_the_second_ctrl_c_is_force(tool: Tool, tmp_path: Path) -> None:
+    with up(tool, tmp_path / "log", write_spec(tmp_path, lasting="Lasting")) as running:
         running.process.send_signal(signal.SIGINT)
         running.wait_for("once more ends it by force")
         assert running.end(signal.SIGINT) == 130
@@ -99,7 +124,9 @@ def test_a_node_that_does_not_answer_is_told(tool: Tool, tmp_path: Path) -> None
         impatient.environ["CALLHOME_CONNECT_TIMEOUT"] = "0.2"
         found = impatient.run("ps")
         assert found.returncode == 1
-        assert "did not answer within 0.2 s; see whether the node hangs" in found.stderr
+        assert "did not answer within 0.2 s: it" in found.stderr
+        wait_until_sync(lambda: f"kill -CONT {pid}" in impatient.run("ps").stderr, LIMIT)
+        assert "is frozen: its process is stopped" in impatient.run("ps").stderr
         os.kill(pid, signal.SIGCONT)
         assert running.end(signal.SIGINT) == 130
 
