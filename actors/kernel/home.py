@@ -166,7 +166,8 @@ class Home:
         if stream is None:
             self._kill_unknown(m.peer.incarnation, m.stream)
             return
-        stream.state.feed(machine.ACCEPT, RemoteProtocolError)
+        if stream.state.waiting or stream.peer is not None:  # else its items have overtaken it
+            stream.state.feed(machine.ACCEPT, RemoteProtocolError)
         stream.peer = m.peer
         if m.codec:
             if m.codec not in CODECS and m.codec not in PLAIN:
@@ -184,10 +185,8 @@ class Home:
     def _kill_unknown(self, sender: int, number: int) -> None:
         peer = self.runtime.peers.find(sender)
         if peer is not None:
-            message = Kill(
-                self.runtime.address.incarnation, number, "its home has forgotten the stream"
-            )
-            self.runtime.port.send(peer, message, control=True)
+            own, text = self.runtime.address.incarnation, "its home has forgotten the stream"
+            self.runtime.port.send(peer, Kill(own, number, text), control=True)
 
     def _arrived(
         self, sender: int, number: int, first: int, count: int, size: int

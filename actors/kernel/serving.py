@@ -141,10 +141,16 @@ class Serving:
         """Tell the home its peer, once, before anything else of the stream."""
         if stream.accepted or not stream.state.waiting:
             return
-        stream.accepted = True
         stream.state.feed(machine.ACCEPT, LocalProtocolError)
+        self._send_accept(stream)
+
+    def _send_accept(self, stream: Served) -> None:
+        stream.accepted = True
         feed = (self.window_items, self.window_bytes) if stream.open.many else (0, 0)
-        self.runtime.port.send(stream.home, Accept(stream.key[1], self.runtime.address, *feed))
+        accept, port = Accept(stream.key[1], self.runtime.address, *feed), self.runtime.port
+        # Where the home does not read it must not wait behind others' items: should we be killed,
+        # the home would know nobody whose death ends the stream.
+        port.send(stream.home, accept, control=port.backlog(stream.home) > 0)
 
     def mark(self, stream: Served) -> None:
         """The stream has items for this tick's batch."""
@@ -319,8 +325,11 @@ class Serving:
             told = to_wire(error if isinstance(error, CallHomeError) else engine_error(error))
             stream.outcome = str(told[0])
         self.role.gone(stream)
-        # No Accept for what ends at once, and no message of its own for the last few items.
+        # No Accept for what ends at once, and no message of its own for the last few items; but
+        # where the End has to wait: the router, which is told by another road, forgets us now.
         last = self._take_last(stream)
+        if not stream.accepted and self.runtime.port.backlog(stream.home):
+            self._send_accept(stream)
         if stream.state.response_open:
             stream.state.feed(machine.END if error is None else machine.FAIL, LocalProtocolError)
             self._send_end(stream, told, last)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from typing import Any, NamedTuple
 
@@ -73,3 +74,23 @@ async def last_words(request: int, ctx: Context) -> AsyncIterator[int]:
 async def echo(request: Any, ctx: Context) -> Any:
     """The request, back."""
     return request
+
+
+class Sleep(NamedTuple):
+    """Let the whole process do nothing else for so many seconds."""
+
+    seconds: float
+
+
+class Sink(Notes):
+    """Counts notes, and sleeps when it is told to."""
+
+    @handles(Sleep)
+    async def sleep(self, message: Sleep) -> None:
+        time.sleep(message.seconds)
+
+
+async def large(request: int, ctx: Context) -> AsyncIterator[str]:
+    """Three items of ``request`` bytes."""
+    for _ in range(3):
+        yield "x" * request

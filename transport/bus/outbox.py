@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
 import zmq
 
@@ -16,6 +17,10 @@ from transport.errors import LocalProtocolError, OutboxFull, PeerLost
 from transport.wire.message import BatchWriter, Message
 
 log = logging.getLogger("callhome.bus")
+
+#: Bytes a second that a peer's ZeroMQ takes at least, whatever its actor does: a thread of its own
+#: reads. Local sockets carry some ten times as much.
+_RATE = 100 << 20
 
 
 class Outbox:
@@ -100,3 +105,25 @@ class Outbox:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def close_all(boxes: Iterable[Outbox], linger: float, sender: Address) -> None:
+    """Close the outlets of a port that ends, when all has been handed to them.
+
+    What they hold, and then ZeroMQ, has ``linger`` seconds and the time that its bytes take; for
+    what is lost even so there is a line in the log.
+    """
+    since = time.monotonic()
+    for box in boxes:
+        outlet = box.outlet
+        if outlet is None:
+            continue
+        patience = linger and linger + box.flight.bytes / _RATE
+        batches, size = outlet.finish(since + patience)
+        if batches and linger:
+            log.error(
+                "%s ends, and %s has taken nothing for %.1f s: %d batches of messages to it, "
+                "%d bytes, are lost",
+                *(sender, box.address, patience, batches, size),
+            )
+        outlet.close(0 if batches else patience)

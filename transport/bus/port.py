@@ -23,7 +23,7 @@ from transport.bus.claim import Claim
 from transport.bus.flow import Mark, Marked
 from transport.bus.guard import Guard
 from transport.bus.intake import Deliver, Intake
-from transport.bus.outbox import Outbox
+from transport.bus.outbox import Outbox, close_all
 from transport.bus.shared import Bus as Bus
 from transport.bus.shared import PortStatistics
 from transport.bus.socket import BURST, Inbox, Outlet
@@ -268,14 +268,14 @@ class Port:
             box.dirty = False
             self._flush_box(box, at_once)
 
-    def _flush_box(self, box: Outbox, at_once: bool = False) -> None:
+    def _flush_box(self, box: Outbox, at_once: bool = False, last: bool = False) -> None:
         outlet, messages = box.outlet, box.messages
         if not messages:
             return
         if outlet is None:
             self._hand_local(box, at_once)
             return
-        if box.stuck:
+        if box.stuck and not last:
             return  # they stay here, counted, until the peer reads
         box.messages = []
         size, box.size = box.size, 0
@@ -371,14 +371,18 @@ class Port:
         return PortStatistics(came.batches, came.messages, *sent, came.unreadable, peers)
 
     def close(self, linger: float = 0.5) -> None:
-        """Send what is queued and close; ZeroMQ gets ``linger`` seconds for what it holds."""
+        """Send what is queued, also to peers that have not read what was sent before, and close.
+
+        A peer whose inbox takes nothing for ``linger`` seconds, longer where there is much, loses
+        what is left; the log says so.
+        """
         if self._closed:
             return
         self.flush()
         self._closed = True
         for box in self._boxes.values():
-            if box.outlet is not None:
-                box.outlet.close(linger)
+            self._flush_box(box, last=True)
+        close_all(self._boxes.values(), linger, self.address)
         self._local.clear()
         self._data.close()
         self._control.close()

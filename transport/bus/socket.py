@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -172,14 +173,29 @@ class Outlet:
     def _writable(self) -> None:
         if self._closed or not self._waiting:
             return
+        self._write_on()
+        if not self._waiting:
+            self._watch(False)
+            self._drained()
+
+    def _write_on(self) -> None:
         waiting = self._waiting
         with contextlib.suppress(zmq.Again):
             while waiting:
                 self._socket.send(waiting[0], _NOBLOCK)
                 waiting.popleft()
-        if not waiting:
-            self._watch(False)
-            self._drained()
+
+    def finish(self, until: float) -> tuple[int, int]:
+        """Before ``close``: block until the peer has room for what waits here, at most until the
+        monotonic clock shows ``until``; batches and bytes for which it has none.
+        """
+        while self._waiting and not self._closed:
+            self._write_on()
+            rest = until - time.monotonic()
+            if rest <= 0:
+                break
+            self._socket.poll(max(1, int(rest * 1000)), zmq.POLLOUT)
+        return len(self._waiting), sum(map(len, self._waiting))
 
     def close(self, linger: float) -> None:
         """Close; what ZeroMQ holds is still sent for ``linger`` seconds, what waits here is
