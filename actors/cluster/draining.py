@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from actors.discovery.registry import Registry
-from actors.errors import CallHomeError
+from actors.errors import CallHomeError, RemoteProtocolError
 from actors.messages import Record
 from actors.notices import Drain, Drained
 from transport.bus.address import Address
@@ -55,6 +56,9 @@ class NodeDrain:
         self._waiting: dict[int, Address] = {}
         self._news = asyncio.Event()
         self._until = 0.0
+        self._hurried = False
+        self._launcher = os.getppid()
+        self._answering: asyncio.Task[None] | None = None
         #: No engine is published any more.
         self.begun = False
         #: Streams that were cut.
@@ -65,7 +69,12 @@ class NodeDrain:
 
     def _asked(self, sender: int, message: Drain) -> None:
         """The launcher, in whose process actors live that it will stop itself."""
-        self._tasks.create_task(self._answer(sender, message.limit), name="drain the node")
+        who = self._runtime.peers.find(sender)
+        if who is None or who.pid != self._launcher:
+            raise RemoteProtocolError("only its launcher drains a node by a message")
+        if self._answering is None or self._answering.done():
+            work = self._answer(sender, message.limit)
+            self._answering = self._tasks.create_task(work, name="drain the node")
 
     async def _answer(self, sender: int, limit: float) -> None:
         await self.wait_drained(limit)
@@ -94,6 +103,8 @@ class NodeDrain:
         """Returns when nothing is under way, at the latest after ``limit`` seconds, or those that
         are left of an earlier limit, and a little.
         """
+        if self._hurried:
+            limit = 0.0
         until = self._loop.time() + limit
         if not self.begun:
             self.begun, self._until = True, until
@@ -127,6 +138,7 @@ class NodeDrain:
 
     def hurry(self) -> None:
         """What is under way has no more time."""
+        self._hurried = True
         self._until = min(self._until, self._loop.time())
         self._tell(0.0)
 

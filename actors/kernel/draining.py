@@ -8,9 +8,10 @@ streams on it have ended; an engine that is asked to stop alone does the same fo
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Final, Protocol
 
-from actors.errors import CallHomeError
+from actors.errors import CallHomeError, RemoteProtocolError
 from actors.notices import Drain, Drained
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _LOOK: Final = 0.01
 
 
-class Draining(Protocol):
+class Drainable(Protocol):
     """What can be drained."""
 
     def refuse(self, reason: str) -> None:
@@ -36,17 +37,25 @@ class Draining(Protocol):
 class Drainer:
     """Drains one actor, once; used by the actor itself. Its tasks run in ``tasks``."""
 
-    def __init__(self, actor: Draining, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, actor: Drainable, runtime: Runtime, tasks: asyncio.TaskGroup) -> None:
         self._actor = actor
         self._runtime = runtime
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._until: float | None = None
+        self._begun = False
+        self._until = math.inf
         self._limit = 0.0
+        self._answering: asyncio.Task[None] | None = None
         runtime.on(Drain, self._asked)
 
     def _asked(self, sender: int, message: Drain) -> None:
-        self._tasks.create_task(self._answer(sender, message.limit), name="drain")
+        if sender != self._runtime.node:
+            raise RemoteProtocolError("only the node drains its actors")
+        if self._answering is not None and not self._answering.done():
+            self._until = min(self._until, self._loop.time() + max(0.0, message.limit))
+            return
+        work = self._answer(sender, message.limit)
+        self._answering = self._tasks.create_task(work, name="drain")
 
     async def _answer(self, sender: int, limit: float) -> None:
         left = await self.wait_drained(limit)
@@ -59,16 +68,15 @@ class Drainer:
 
     def hurry(self) -> None:
         """What is under way has no more time."""
-        if self._until is not None:
-            self._until = self._loop.time()
+        self._until = min(self._until, self._loop.time())
 
     async def wait_drained(self, limit: float) -> int:
         """Refuse what is new and wait for what is under way, at most ``limit`` seconds, or those
         that are left of an earlier limit; then cut it. How many streams were cut.
         """
         until = self._loop.time() + max(0.0, limit)
-        if self._until is None:
-            self._until, self._limit = until, limit
+        if not self._begun:
+            self._begun, self._limit = True, limit
             self._actor.refuse(f"{self._runtime.address.name} stops")
         self._until = min(self._until, until)
         while left := self._actor.under_way():

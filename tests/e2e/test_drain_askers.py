@@ -1,0 +1,37 @@
+"""Who may have others drained: the node its actors, the launcher its node, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from actors import Cluster, EngineSpec, NodeSpec, RouterSpec
+
+ECHO = EngineSpec("t.echo.go", "tests.e2e.bus_engines:echo")
+#: A client of another process asks everybody; the node's answers come behind what it did of that.
+STRANGER = """
+import asyncio, sys
+from actors import connect
+from actors.notices import Drain
+
+async def main():
+    async with connect(sys.argv[1]) as client:
+        for record in client.records():
+            client.runtime.send(record.address, Drain(0.0), control=True)
+        for number in range(5):
+            assert await client.call("t.echo.go", number, timeout=5) == number
+            await asyncio.sleep(0.05)
+        assert {"node", "engine", "router"} == {each.kind for each in client.records()}
+
+asyncio.run(main())
+"""
+
+
+async def test_b52_a_drain_that_a_stranger_asks_for_is_refused() -> None:
+    async with Cluster(NodeSpec(engines=[ECHO], routers=[RouterSpec()])) as cluster:
+        command = (sys.executable, "-c", STRANGER, cluster.name)
+        stranger = await asyncio.create_subprocess_exec(*command)
+        async with asyncio.timeout(30):
+            assert await stranger.wait() == 0
+        async with cluster.client() as client:
+            assert await client.call(ECHO.endpoint, 1) == 1
