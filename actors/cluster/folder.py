@@ -4,6 +4,7 @@ Layout: ``<root>/<cluster>/<node>/``, mode 0700, with the sockets of the node's 
 and
 
     lock        flock'd by the node for its whole life; its text is the pid of whoever claimed it
+    children    which processes the node has started (``actors.cluster.roll``)
     node.json   who the node is (``NodeInfo``); 0600, replaced atomically, there once the node
     answers
 
@@ -194,7 +195,9 @@ def leave_word(fd: int, killed: list[str]) -> None:
     ``fd`` is the claim's descriptor. Never raises: a full disk must not keep a node from ending.
     """
     with contextlib.suppress(OSError):
-        os.pwrite(fd, json.dumps(killed).encode()[:_WORD], _PID_ROOM)
+        while len(text := json.dumps(killed).encode()) > _WORD:
+            killed = killed[: len(killed) // 2]  # a part of the list, and not of its text
+        os.pwrite(fd, text, _PID_ROOM)
 
 
 def open_word(folder: str) -> int:

@@ -31,10 +31,11 @@ from actors.cluster.folder import (
     read_info,
     remove_folder,
 )
+from actors.cluster.force import Force
 from actors.cluster.here import Outpost
 from actors.cluster.plan import MARGIN, ROUNDS, node_child, patience
 from actors.cluster.spec import NodeSpec
-from actors.cluster.sweep import sweep_claimed, sweep_folder, sweep_stale
+from actors.cluster.sweep import sweep_claimed, sweep_stale
 from actors.config import FOLDER_NAME, Settings
 from actors.errors import ActorDead, LocalProtocolError, SpecError
 from actors.kernel.descriptors import scarce
@@ -169,6 +170,10 @@ class _Node:
     async def stop(self) -> None:
         """Stop in order, then by force; nothing is left."""
         outpost, self._outpost = self._outpost, None
+        if self._child is None:
+            return
+        force = Force(self._child, self.folder)
+        force.begin()
         try:
             if outpost is not None:
                 try:
@@ -179,19 +184,10 @@ class _Node:
                 finally:
                     await outpost.stop()
         finally:
-            await self._end()
-
-    async def _end(self) -> None:
-        try:
-            if self._child is not None:
+            try:
                 await self._child.stop(self.patience)
-        except asyncio.CancelledError:
-            # Whoever waits has lost patience. The child has been killed; its lock goes with it.
-            await self.child.wait_exit()
-            raise
-        finally:
-            if self.folder:
-                sweep_folder(self.folder)
+            finally:
+                force.end()  # it has ended, or whoever waits has lost patience
 
 
 class Cluster:
@@ -241,8 +237,7 @@ class Cluster:
             for node in self._nodes:
                 await node.meet(self._nodes)
         except BaseException as error:
-            await self._stop()
-            self._first.end(error)
+            await self._leave(error)
             raise
         return self
 
@@ -252,8 +247,15 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self._leave(error)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """Stop, for ``error`` or for the end of the block, and hear of SIGTERM until it is done."""
         try:
             await self._stop()
+        except asyncio.CancelledError as late:
+            error = late
+            raise
         finally:
             self._first.end(error)
 

@@ -20,6 +20,7 @@ from actors.cluster.draining import NodeDrain
 from actors.cluster.folder import NodeInfo, leave_word
 from actors.cluster.holding import Holding
 from actors.cluster.plan import children, record_of
+from actors.cluster.roll import Roll
 from actors.cluster.spec import NodeSpec
 from actors.cluster.unmet import plain
 from actors.discovery.publisher import Publisher
@@ -72,6 +73,7 @@ class NodeActor(Actor):
         self._spec = NodeSpec.from_dict(node)
         self._cluster = cluster
         self._folder = folder
+        self._roll = Roll(folder)
         self._cpus = cpus
         self._registry = Registry()
         self._serves = False
@@ -164,6 +166,11 @@ class NodeActor(Actor):
             remove_inboxes(self.runtime.run, address)  # of a client that was killed
         self._registry.remove(address.incarnation, None, reason)
 
+    def on_exec(self, spec: ChildSpec, pid: int) -> None:
+        """A child's process is there: whoever sweeps up behind us must know of it."""
+        if not self._holding.fault():
+            self._roll.add(pid)
+
     def on_up(self, spec: ChildSpec, address: Address, facts: Mapping[str, Any]) -> None:
         """A child serves: publish it."""
         record = record_of(spec.spec, address, facts)
@@ -231,6 +238,8 @@ class NodeActor(Actor):
             own_space(),
         )
         self._holding.write(info)
+        if not self._holding.fault():
+            self._roll.keep()
 
     def _lost(self, error: CallHomeError) -> None:
         """Its folder is gone: this node ends, before it is in the way of another."""

@@ -12,9 +12,10 @@ import contextlib
 import os
 import signal
 
-from actors.cluster.folder import NodeInfo, folders, read_info, remove_folder, try_lock
+from actors.cluster.folder import folders, remove_folder, try_lock
+from actors.cluster.roll import read_roll
 from actors.kernel.exits import end_sessions
-from actors.kernel.peers import alive
+from actors.kernel.peers import start_time
 from transport.shm.files import sweep_files
 
 #: How the folder of a client outside any node begins, where a cluster has its name.
@@ -22,36 +23,34 @@ OUTSIDE = "outside-"
 _KEEP = ("lock",)
 
 
-def kill_children(info: NodeInfo) -> list[int]:
-    """SIGKILL those recorded children that have outlived their node, and what they had started,
-    dead ones too; the pids that were there.
+def kill_children(folder: str) -> list[int]:
+    """SIGKILL those children on a dead node's roll that have outlived it, and what they had
+    started, dead ones too; the pids that were there.
 
     Pid and start time must both match, so a process that merely got an old pid is left alone.
+    Those of another PID namespace are, too: they follow a dead node by themselves.
     """
     killed: list[int] = []
-    if not info.near:
-        return killed  # here its pids are others'; its actors follow a dead node by themselves
-    for address in info.children:
-        if not alive(address):
+    children = read_roll(folder)
+    for pid, started in children:
+        if start_time(pid) != started:
             continue
         with contextlib.suppress(ProcessLookupError):
-            fd = os.pidfd_open(address.pid)
+            fd = os.pidfd_open(pid)
             try:
-                if alive(address):
+                if start_time(pid) == started:
                     signal.pidfd_send_signal(fd, signal.SIGKILL)
-                    killed.append(address.pid)
+                    killed.append(pid)
             finally:
                 os.close(fd)
     # What they had started, of dead ones and of those that were killed just now.
-    return killed + end_sessions({each.pid for each in info.children}, info.folder)
+    return killed + end_sessions({pid for pid, _ in children}, folder)
 
 
 def sweep_claimed(folder: str) -> list[str]:
     """Empty a folder whose lock the caller holds; one line for each thing that was left in it."""
-    lines = []
-    info = read_info(folder)
-    if info is not None:
-        lines = [f"killed process {pid}, left by node {info.node!r}" for pid in kill_children(info)]
+    node = os.path.basename(folder)
+    lines = [f"killed process {pid}, left by node {node!r}" for pid in kill_children(folder)]
     for name in sorted(os.listdir(folder)):
         if name not in _KEEP:
             with contextlib.suppress(OSError):

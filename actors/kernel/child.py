@@ -6,7 +6,8 @@ has to say before it has an inbox goes over the status pipe (``spec["status_fd"]
 line::
 
     {"event": "progress", "text": ...}
-    {"event": "ready", "address": [name, incarnation, pid, started], "facts": {...}}
+    {"event": "ready", "address": [name, incarnation, pid, started, space],
+     "facts": {...}}
     {"event": "failed", "stage": import|constructor|on_start|bind|exit, "type", "message",
      "traceback", "error": [code, message, details] of a CallHomeError, else null}
 
@@ -115,6 +116,8 @@ def _prctl(option: int, value: int | bytes) -> None:
 def _settle(spec: dict[str, Any]) -> None:
     """Everything about this process that must hold before the first heavy import."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's; it stops us in order
+    # Inherited as ignored, nobody here would learn how the processes end that he has started.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _prctl(_PR_SET_NAME, str(spec["name"]).encode()[:15])
     if spec.get("death_signal"):
         _prctl(_PR_SET_PDEATHSIG, int(spec["death_signal"]))

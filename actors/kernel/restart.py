@@ -6,8 +6,9 @@ years in microseconds. The verdict is one of three facts, and the supervisor per
 A child that fails more than ``Intensity.max_restarts`` times in a row is given up and the rest of
 the node lives on: one broken engine must not take its neighbours down, and an operator sees the
 state ``failed`` and the last reason in ``callhome ps``. A row ends with a life of
-``Intensity.period`` seconds, and with nothing less: a window of that length that slides over the
-restarts is never full where each life, start-up and pause together take a part of it.
+``Intensity.period`` seconds, counted from when the child *served*, and with nothing less: a window
+of that length that slides over the restarts is never full where each life, start-up and pause
+together take a part of it, and a model that loads for a minute has not lived by loading.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ STRATEGIES: Final[tuple[Strategy, ...]] = ("always", "on-failure", "never")
 
 @dataclass(frozen=True)
 class Intensity:
-    """How many restarts in a row are normal life; one more is a crash loop. A child that has lived
-    for ``period`` seconds since its last restart begins a new row.
+    """How many restarts in a row are normal life; one more is a crash loop. A child that has
+    served for ``period`` seconds since its last restart begins a new row.
     """
 
     max_restarts: int = 5
@@ -71,7 +72,9 @@ Verdict: TypeAlias = Restart | Rest | GiveUp
 
 
 class RestartPolicy:
-    """The restart history of one child. One instance a child, asked once per exit."""
+    """The restart history of one child. One instance a child, told of each life that it began,
+    asked once per exit.
+    """
 
     def __init__(
         self,
@@ -84,27 +87,32 @@ class RestartPolicy:
         self.backoff = backoff or Backoff()
         self.total = 0
         self._row = 0
-        #: When the life that ends next began: the clock at the last exit, and the pause after it.
-        self._began = 0.0
+        #: When the child came up that ends next; None while it has not, or did not.
+        self._up: float | None = None
+
+    def up(self, now: float) -> None:
+        """The child serves from ``now`` on: only from here on it lives."""
+        self._up = now
 
     def on_exit(self, now: float, *, clean: bool) -> Verdict:
         """Judge an exit at ``now`` (seconds of any steady clock); ``clean`` means exit code 0.
 
-        A failed attempt to start again is an exit as well, and never a clean one.
+        A failed attempt to start again is an exit as well, and never a clean one; without ``up``
+        before it no life has ended, however long the attempt took.
         """
+        came, self._up = self._up, None
         if self.strategy == "never":
             return Rest("its restart strategy is 'never'")
         if clean and self.strategy == "on-failure":
             return Rest("it ended with exit code 0 and its restart strategy is 'on-failure'")
-        if self._row and now - self._began >= self.intensity.period:
+        if came is not None and now - came >= self.intensity.period:
             self._row = 0
         if self._row >= self.intensity.max_restarts:
             return GiveUp(
-                f"{self._row} restarts are its limit, and it did not live for "
+                f"{self._row} restarts are its limit, and it did not serve for "
                 f"{self.intensity.period:g} s after any of them (restart intensity)"
             )
         delay = self.backoff.delay(self._row)
         self._row += 1
-        self._began = now + delay
         self.total += 1
         return Restart(delay)

@@ -15,17 +15,18 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from actors.errors import CallHomeError, SpawnError, SpecError
 from actors.kernel.descriptors import inherited, raised
-from actors.kernel.exits import MARKER, Exit, end_group
+from actors.kernel.exits import MARKER, UNKNOWN, Exit, end_session, keep_exit_codes
+from actors.kernel.importing import import_path
 from transport.bus.address import Address
 from transport.errors import from_wire
 
@@ -56,6 +57,7 @@ class Launch:
     ``linger``: seconds between the news of our death and the child's hard exit. ``death_signal``:
     sent by the kernel when the *thread* that started the child ends; None where that thread may end
     before the process. ``fds``: descriptors that the child inherits, under the same numbers.
+    ``on_exec`` gets the pid as soon as there is one, before any code of an actor runs in it.
     """
 
     spec: Mapping[str, Any]
@@ -63,6 +65,7 @@ class Launch:
     linger: float = 2.0
     death_signal: int | None = signal.SIGKILL
     fds: Sequence[int] = ()
+    on_exec: Callable[[int], None] | None = None
 
 
 class Child:
@@ -99,6 +102,10 @@ class Child:
         return self._process.pid if self._process else 0
 
     @property
+    def _run_folder(self) -> str:
+        return str(self._launch.spec.get("run", ""))
+
+    @property
     def alive(self) -> bool:
         """Started and not yet seen to have ended."""
         return self._process is not None and not self.exited.done()
@@ -109,6 +116,7 @@ class Child:
         Raises SpawnError when the process cannot be created at all.
         """
         theirs = -1
+        keep_exit_codes()
         try:
             self._status, theirs = os.pipe()
             theirs = raised(theirs)
@@ -135,7 +143,7 @@ class Child:
     def _exec(self, status: int) -> subprocess.Popen[bytes]:
         spec = self._launch.spec
         env = {**os.environ, **(self._launch.env or {})}
-        path = _import_path(self._launch.env)
+        path = import_path(self._launch.env)
         full = {
             **spec,
             "parent": os.getpid(),
@@ -152,11 +160,13 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=inherited(1),
             stderr=inherited(2),
-            env={**env, "PYTHONPATH": os.pathsep.join(path), MARKER: str(spec.get("run", ""))},
+            env={**env, "PYTHONPATH": os.pathsep.join(path), MARKER: self._run_folder},
             pass_fds=(status, *self._launch.fds),
             # Ctrl-C goes to the terminal's group; a child must not die of it out of order.
             start_new_session=True,
         )
+        if self._launch.on_exec is not None:
+            self._launch.on_exec(process.pid)
         try:
             assert process.stdin is not None
             process.stdin.write(line)
@@ -191,8 +201,11 @@ class Child:
         return await asyncio.shield(self.exited)
 
     def terminate(self) -> None:
-        """Ask the child to stop (SIGTERM); returns at once."""
+        """Ask the child to stop (SIGTERM); returns at once. One that is stopped (SIGSTOP) hears it,
+        too.
+        """
         self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End the child without asking (SIGKILL); ``exited`` follows."""
@@ -206,6 +219,19 @@ class Child:
         finally:
             self.kill()
         return await self.wait_exit()
+
+    def end_now(self, limit: float = 1.0) -> None:
+        """Kill, and wait for the end without the loop: for who is interrupted wherever he waits.
+
+        Blocks for ``limit`` seconds at most. ``exited`` follows when the loop runs again.
+        """
+        if self._process is None or self._pidfd < 0:
+            return
+        self.kill()
+        ends = select.poll()
+        ends.register(self._pidfd, select.POLLIN)
+        if ends.poll(limit * 1000):
+            end_session(self._process.pid, self._run_folder)
 
     def _signal(self, number: int) -> None:
         if self._process is not None and self._pidfd >= 0:
@@ -317,12 +343,12 @@ class Child:
 
     def _reap(self) -> None:
         assert self._process is not None
-        end_group(self._process.pid)
+        known = end_session(self._process.pid, self._run_folder)
         code = self._process.poll()
         if code is None:
             return
         self._read_status()  # a failure report may still lie in the pipe
-        how = Exit(self._process.pid, code)
+        how = Exit(self._process.pid, code if known else UNKNOWN, known)
         self._fail(
             SpawnError(
                 f"{self.title} (pid {how.pid}) ended before it was ready: {how}; "
@@ -363,16 +389,3 @@ def _retrieve(future: asyncio.Future[Address]) -> None:
     """A start-up failure that nobody awaits any more (the whole node is stopping) is no warning."""
     if not future.cancelled():
         future.exception()
-
-
-def _import_path(env: Mapping[str, str] | None) -> list[str]:
-    """Our sys.path for the child, absolute, with the folder that ``actors`` came from.
-
-    A PYTHONPATH of the child's own stands before it, as it would for any program.
-    """
-    root = str(Path(__file__).resolve().parent.parent.parent)
-    own = (env or {}).get("PYTHONPATH", "").split(os.pathsep)
-    path = [os.path.abspath(entry) for entry in [*filter(None, own), *sys.path]]
-    if root not in path:
-        path.append(root)
-    return list(dict.fromkeys(path))

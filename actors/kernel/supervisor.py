@@ -66,6 +66,9 @@ class ChildStatus:
 class Watcher(Protocol):
     """Who hears of the children. Called on the loop; must neither block nor raise."""
 
+    def on_exec(self, spec: ChildSpec, pid: int) -> None:
+        """The child's process is there; no code of its actor has run yet."""
+
     def on_up(self, spec: ChildSpec, address: Address, facts: Mapping[str, Any]) -> None:
         """The child serves; ``facts`` is what it told about itself."""
 
@@ -164,6 +167,7 @@ class Supervisor:
             spec={**spec.spec, "name": spec.name, "incarnation": entry.incarnation},
             env=spec.env,
             death_signal=signal.SIGKILL,
+            on_exec=lambda pid: self._watcher.on_exec(spec, pid),
         )
         child = Child(launch, lambda text: self._watcher.on_progress(spec, text))
         child.launch(spec.start_timeout)
@@ -173,6 +177,7 @@ class Supervisor:
     def _up(self, entry: _Entry, child: Child) -> None:
         if child.address is not None and child.alive:
             entry.state, entry.reason = "up", ""
+            entry.policy.up(self._clock())
             self._watcher.on_up(entry.spec, child.address, child.facts)
 
     async def _keep(self, entry: _Entry) -> None:

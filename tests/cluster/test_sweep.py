@@ -10,6 +10,7 @@ from pathlib import Path
 from actors.cluster.folder import Claim, NodeInfo, remove_folder, write_info
 from actors.cluster.sweep import sweep_claimed, sweep_stale
 from actors.kernel.peers import start_time
+from actors.kernel.space import own_space
 from transport.bus.address import Address
 
 DEAD = Address("node", 1, os.getpid(), 1)  # our pid, another start time
@@ -23,6 +24,8 @@ def sleeper() -> tuple[subprocess.Popen[bytes], Address]:
 def crashed(root: str, name: str, *children: Address) -> Claim:
     claim = Claim(root, "demo", name)
     write_info(NodeInfo("demo", name, claim.folder, DEAD, children))
+    lines = [f"{own_space()} {each.pid} {each.started}\n" for each in children]
+    Path(claim.folder, "children").write_text("".join(lines))
     Path(claim.folder, "engine.2.d").touch()
     return claim
 
@@ -61,7 +64,7 @@ def test_a_living_node_is_left_alone(tmp_path: Path) -> None:
 def test_a_claimed_folder_is_emptied_but_kept(tmp_path: Path) -> None:
     claim = crashed(str(tmp_path), "a")
     lines = sweep_claimed(claim.folder)
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert os.listdir(claim.folder) == ["lock"]
     claim.close()
     remove_folder(claim.folder)

@@ -57,13 +57,14 @@ def test_one_exit_more_than_the_intensity_gives_up() -> None:
     assert isinstance(policy.on_exit(1.0, clean=False), Restart)
     verdict = policy.on_exit(2.0, clean=False)
     assert isinstance(verdict, GiveUp)
-    assert "2 restarts are its limit, and it did not live for 10 s" in verdict.reason
+    assert "2 restarts are its limit, and it did not serve for 10 s" in verdict.reason
     assert policy.total == 2
 
 
 def test_a_life_of_the_period_begins_a_new_row() -> None:
     policy = RestartPolicy(intensity=Intensity(max_restarts=2, period=10.0))
     for second in range(0, 1000, 11):
+        policy.up(second - 11.0)
         assert policy.on_exit(float(second), clean=False) == Restart(0.0), second
     assert policy.total == 91
 
@@ -71,17 +72,29 @@ def test_a_life_of_the_period_begins_a_new_row() -> None:
 def test_a_life_of_exactly_the_period_is_enough() -> None:
     policy = RestartPolicy(intensity=Intensity(max_restarts=1, period=10.0))
     assert policy.on_exit(0.0, clean=False) == Restart(0.0)
+    policy.up(0.0)
     assert policy.on_exit(10.0, clean=False) == Restart(0.0)
+    policy.up(10.0)
     assert isinstance(policy.on_exit(19.9, clean=False), GiveUp)
 
 
-@pytest.mark.parametrize("life", [0.0, 1.0, 2.5, 9.9])
-def test_b57_short_lives_are_a_row_however_long_the_row_takes(life: float) -> None:
+@pytest.mark.parametrize("start", [0.0, 3.0, 11.0, 600.0])
+@pytest.mark.parametrize("life", [0.0, 1.0, 2.5, 9.9, None])
+def test_b57_short_lives_are_a_row_however_long_the_row_takes(
+    life: float | None, start: float
+) -> None:
+    """``start``: seconds that it loads before it serves; ``life`` None: it does not come up."""
     policy = RestartPolicy(intensity=Intensity(max_restarts=5, period=10.0))
-    now, delays = life, []
-    while isinstance(verdict := policy.on_exit(now, clean=False), Restart):
+    now, delays = 0.0, []
+    while True:
+        now += start
+        if life is not None:
+            policy.up(now)
+            now += life
+        if not isinstance(verdict := policy.on_exit(now, clean=False), Restart):
+            break
         delays.append(verdict.delay)
-        now += verdict.delay + life
+        now += verdict.delay
     assert isinstance(verdict, GiveUp)
     assert delays == pytest.approx([0.0, 0.1, 0.2, 0.4, 0.8])
 
@@ -92,7 +105,9 @@ def test_the_pause_is_no_part_of_a_life() -> None:
     for _ in range(3):
         verdict = policy.on_exit(now, clean=False)
         assert isinstance(verdict, Restart)
-        now += verdict.delay + 0.5
+        now += verdict.delay
+        policy.up(now)
+        now += 0.5
     assert isinstance(policy.on_exit(now, clean=False), GiveUp)
 
 

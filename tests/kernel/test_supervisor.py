@@ -27,11 +27,15 @@ class Notes:
     """A watcher that writes down what it hears."""
 
     def __init__(self) -> None:
+        self.execs: list[int] = []
         self.ups: list[Address] = []
         self.downs: list[tuple[Address, str, bool]] = []
         self.trouble: list[str] = []
         self.progress: list[str] = []
         self.stages: list[int] = []
+
+    def on_exec(self, spec: ChildSpec, pid: int) -> None:
+        self.execs.append(pid)
 
     def on_up(self, spec: ChildSpec, address: Address, facts: Mapping[str, Any]) -> None:
         self.ups.append(address)
@@ -195,7 +199,8 @@ async def test_a_child_that_recovers_is_up_again(run: str, tmp_path: Path) -> No
 async def test_restarts_that_fail_count_and_are_told(run: str, tmp_path: Path) -> None:
     notes = Notes()
     args = {"file": str(tmp_path / "started")}
-    specs = [one(run, "StartsOnce", "once", args, intensity=Intensity(2, 60.0))]
+    # No start takes less than the period: to load is no life.
+    specs = [one(run, "StartsOnce", "once", args, intensity=Intensity(2, 0.05))]
     async with asyncio.TaskGroup() as group:
         supervisor = Supervisor(specs, group, notes)
         await supervisor.start()
