@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from collections import OrderedDict
@@ -41,6 +42,10 @@ _CLOSED = "it has closed"
 #: Seconds until an inbox that has just ended a connection, or has no place for one, is tried again.
 _AGAIN = 0.03
 _GREETING = 4096
+#: Errors that say nothing of the peer: here is no descriptor, or no memory, left to look at it.
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+#: Seconds until it is tried again then.
+_SCARCE_AGAIN = 0.25
 
 #: A process: pid and start time; or an incarnation of another PID namespace and -1.
 _Key = tuple[int, int]
@@ -51,14 +56,37 @@ def alive(address: Address) -> bool:
     """Whether the process of ``address``, which is of our own PID namespace, is still the one that
     had this name; see ``Peers.alive`` for all others.
     """
-    return start_time(address.pid) == address.started
+    return _runs(address.pid, address.started)
+
+
+def _runs(pid: int, started: int) -> bool:
+    """Whether process ``pid`` is the one that started then; without a descriptor to look at it,
+    whether there is one.
+    """
+    if found := start_time(pid):
+        return found == started
+    try:
+        os.close(os.open("/proc/self/stat", os.O_RDONLY))
+    except OSError as error:
+        return error.errno in _SCARCE and _there(pid)
+    return start_time(pid) == started  # there is one again, perhaps: this look counts
+
+
+def _there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 class _Watch:
     """One process; several incarnations may live in it (``place="here"``).
 
     ``fd`` is its pidfd, or a connection to it; -1 when it has ended (``gone``) and only the barrier
-    is left, or when the next connection is waited for.
+    is left, or when the next connection, or a descriptor for it, is waited for.
     """
 
     __slots__ = ("addresses", "fd", "gone", "made", "rounds", "seen", "since")
@@ -97,7 +125,7 @@ class Peers:
         """Anybody can say hello: those that we have to do with are kept."""
         for _ in range(_TRIES):
             incarnation, address = next(iter(self._known.items()))
-            watch = self._watches.get((address.pid, address.started))
+            watch = self._watches.get(self._key(address))
             if watch is None or incarnation not in watch.addresses:
                 del self._known[incarnation]
                 return
@@ -137,25 +165,37 @@ class Peers:
             return self._watch_far(key, address)
         if address.pid == self._pid:
             return True
-        try:
-            fd = os.pidfd_open(address.pid)
-        except (OSError, OverflowError):
-            return self._gone(key, address)
-        if not alive(address):
-            os.close(fd)
-            return self._gone(key, address)
-        watch = self._watches[key] = _Watch(fd)
-        watch.addresses[address.incarnation] = address
-        self._loop.add_reader(fd, self._ended, key)
-        return True
-
-    def _gone(self, key: _Key, address: Address) -> bool:
         watch = self._watches[key] = _Watch(-1)
-        watch.gone = True
         watch.addresses[address.incarnation] = address
+        self._open(key)
+        return not watch.gone
+
+    def _open(self, key: _Key) -> None:
+        """Open a process's pidfd, at the latest when there is a descriptor for it."""
+        watch = self._watches.get(key)
+        if watch is None or watch.gone or watch.fd >= 0:
+            return
+        try:
+            watch.fd = os.pidfd_open(key[0])
+        except OSError as error:
+            if error.errno in _SCARCE:
+                self.later(_SCARCE_AGAIN, self._open, key)
+            else:
+                self._gone(key, watch)
+        except OverflowError:
+            self._gone(key, watch)
+        else:
+            if _runs(*key):
+                self._loop.add_reader(watch.fd, self._ended, key)
+                return
+            os.close(watch.fd)
+            watch.fd = -1
+            self._gone(key, watch)
+
+    def _gone(self, key: _Key, watch: _Watch) -> None:
+        watch.gone = True
         watch.since = self._loop.time()
         self.later(0.0, self._settle, key)
-        return False
 
     def alive(self, address: Address) -> bool:
         """Whether the incarnation's process is there, in whatever PID namespace: asked now."""
@@ -165,7 +205,9 @@ class Peers:
             self._knock(address).close()
         except BlockingIOError:
             return True
-        except (OSError, LocalProtocolError):
+        except OSError as error:
+            return error.errno in _SCARCE
+        except LocalProtocolError:
             return False
         return True
 
@@ -195,10 +237,13 @@ class Peers:
             caller = self._knock(next(iter(watch.addresses.values())))
         except BlockingIOError:
             self.later(_AGAIN, self._connect, key)  # there, and crowded
-        except (OSError, LocalProtocolError):
-            watch.gone = True
-            watch.since = self._loop.time()
-            self.later(0.0, self._settle, key)
+        except OSError as error:
+            if error.errno in _SCARCE:
+                self.later(_SCARCE_AGAIN, self._connect, key)
+            else:
+                self._gone(key, watch)
+        except LocalProtocolError:
+            self._gone(key, watch)
         else:
             watch.fd = caller.detach()
             watch.made = self._loop.time()
@@ -223,7 +268,7 @@ class Peers:
         """
         if address.incarnation in self._dead or not self.watch(address):
             return
-        if address.pid == self._pid:
+        if address.pid == self._pid and not self._far(address):
             self._lost(address, reason)
         else:
             self.later(_SETTLE, self._lost, address, reason)
@@ -232,9 +277,7 @@ class Peers:
         self._port.poll_data()
         if address.incarnation in self._dead or not self.watch(address) or not self.alive(address):
             return  # it has died, which is why: how is told behind the barrier, with the reason
-        watch = self._watches.get(self._key(address))
-        if watch is not None:
-            watch.addresses.pop(address.incarnation, None)
+        self._unwatch(address)
         self._dead_now(address, reason)
 
     def left(self, incarnation: int) -> None:
@@ -242,12 +285,7 @@ class Peers:
         address = self._known.get(incarnation)
         if address is None or incarnation in self._dead:
             return
-        key = self._key(address)
-        watch = self._watches.get(key)
-        if watch is not None:
-            watch.addresses.pop(incarnation, None)
-            if not watch.addresses and self._far(address):
-                self._forget(key)  # a connection is to one incarnation, a pidfd to all of them
+        self._unwatch(address)
         self._dead_now(address, _CLOSED)
 
     def reason(self, address: Address, reason: str) -> None:
@@ -255,6 +293,14 @@ class Peers:
         self._reasons[address.incarnation] = reason
         if len(self._reasons) > _KEPT:
             self._reasons.popitem(last=False)
+
+    def _unwatch(self, address: Address) -> None:
+        key = self._key(address)
+        watch = self._watches.get(key)
+        if watch is not None:
+            watch.addresses.pop(address.incarnation, None)
+            if not watch.addresses and self._far(address):
+                self._forget(key)  # a connection is to one incarnation, a pidfd to all of them
 
     def _forget(self, key: _Key) -> None:
         watch = self._watches.pop(key)
