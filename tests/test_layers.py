@@ -39,6 +39,7 @@ RANK = {unit: rank for rank, units in enumerate(LAYERS) for unit in units}
 PURE = (
     "transport.wire",
     "transport.shm.slab",
+    "transport.shm.slots",
     "transport.callhome.pending",
     "actors.router.policy",
     "actors.router.loads",

@@ -57,9 +57,9 @@ class Adoption:
 
 
 class _Ask:
-    """One question to an owner. ``late``: it has not answered in time; ``unwanted``: given up."""
+    """One question to an owner."""
 
-    __slots__ = ("adoption", "done", "due", "handle", "index", "late")
+    __slots__ = ("adoption", "done", "due", "handle", "index")
 
     def __init__(self, adoption: Adoption, index: int, handle: Handle) -> None:
         self.adoption = adoption
@@ -68,7 +68,6 @@ class _Ask:
         self.due = 0.0
         #: Nobody waits for the answer any more.
         self.done = False
-        self.late = False
 
 
 class Adopting:

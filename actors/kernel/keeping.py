@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from actors.notices import Retired
 from transport.bus.address import Address
 from transport.shm.memory import Memory
-from transport.shm.slab import Lease
+from transport.shm.slots import Lease
 
 if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
@@ -84,7 +84,7 @@ class Keeping:
             ],
             "readers": [
                 {**self._who(peer), "road": road}
-                for peer, road in islice(self._memory.readers(), _LEASES)
+                for peer, road in islice(self._memory.readers.roads(), _LEASES)
             ],
             "waiting": [
                 {"size": each.size, "age": round(now - each.since, 3)}

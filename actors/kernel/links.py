@@ -25,7 +25,6 @@ from transport.errors import AttachFailed, CallHomeError, RemoteProtocolError
 from transport.payload import Encoded, inline
 from transport.shm.memory import Memory
 from transport.shm.passing import Key
-from transport.shm.roads import FILE
 from transport.wire.handle import (
     Announcement,
     Handle,
@@ -179,11 +178,13 @@ class Links:
                     memory.lend(handle, peer.incarnation, number)
                     lent.append(handle)
                 return encoded
+            if memory.again(peer.incarnation, handles):
+                self._tell(peer, handles)  # this one goes as bytes, and perhaps none after it
             encoded = inline(encoded, memory)
         except BaseException:
             for handle in lent:
                 memory.unlend(handle, peer.incarnation)
-            self._unexport(handles)
+            self._unexport(handles[len(lent) :])
             raise
         self._unexport(handles)
         return encoded
@@ -221,7 +222,8 @@ class Links:
         for handle in handles:
             owner = handle.owner
             self.memory.mark(peer.incarnation, handle.segment, ok=False, owner=owner)
-        self._refused(str(peer), f"it has not answered an announcement within {_ANSWER:g} s")
+        if self._runtime.peers.death(peer) is None:
+            self._refused(str(peer), f"it has not answered an announcement within {_ANSWER:g} s")
 
     def _refused(self, peer: str, reason: str) -> None:
         """An operator may want to know: frames are slow there, and it can be helped."""
@@ -236,8 +238,6 @@ class Links:
         memory = self.memory
         usable = memory.usable(sender)
         memory.mark(sender, m.segment, m.ok, m.road, m.owner)
-        if not m.ok and m.road == FILE:
-            memory.offers.want_files()
         if not m.ok and (usable or not self._told):
             self._told = True
             self._refused(str(self._runtime.peers.find(sender) or "a peer"), m.reason)
@@ -265,6 +265,7 @@ class Links:
             # will come; what is mapped goes with its owner all the same.
             self._runtime.peers.watch(peer)
         ok, reason = True, ""
+        self.memory.reading.roads.wanted = ""
         try:
             self._runtime.adopting.meet(announcement, sender)
             self.memory.attach(announcement)

@@ -32,6 +32,8 @@ class Unclaimed:
         #: often, and by whom, each was given back before that.
         self._requests: dict[int, tuple[Address, list[Handle]]] = {}
         self._early: dict[Key, Counter[int]] = {}
+        #: How many of them wait with a frame.
+        self._waiting: Counter[Key] = Counter()
         #: Handles that are still ours for another attempt: somebody has accepted it and holds them
         #: too, or it came back.
         self._kept: dict[int, list[Handle]] = {}
@@ -39,13 +41,16 @@ class Unclaimed:
     def requested(self, number: int, values: Sequence[Any], via: Address) -> None:
         """The frames of a request are on their way with stream ``number``, by way of ``via``."""
         if values:
-            self._requests[number] = (via, held(values))
+            handles = held(values)
+            self._requests[number] = (via, handles)
+            for each in handles:
+                self._waiting[key_of(each)] += 1
 
     def accepted(self, number: int, peer: int, keep: bool = False) -> None:
         """``peer`` serves the stream and holds its frames from now on; with ``keep`` we do too,
         until ``settled``.
         """
-        handles = self.take(number)
+        handles = self._take(number)
         if handles:
             self._memory.opened(peer, handles)
         failure: CallHomeError | None = None
@@ -66,15 +71,12 @@ class Unclaimed:
 
     def refused(self, number: int) -> None:
         """Nobody took the stream: its frames come back."""
-        handles = self.take(number)
-        for handle in handles:
+        for handle in self.take(number):
             self._memory.unexport(handle)
-        self._forget(handles)
 
     def came_back(self, number: int) -> None:
         """Nobody took the stream: its frames are ours, until ``settled``, for another attempt."""
         handles = self.take(number)
-        self._forget(handles)
         if handles:
             self._kept[number] = handles
 
@@ -85,8 +87,9 @@ class Unclaimed:
 
     def take(self, number: int) -> list[Handle]:
         """The frames of a request that we still hold, for another attempt."""
-        kept = self._kept.pop(number, None)
-        return self._requests.pop(number, (None, []))[1] if kept is None else kept
+        handles = self._take(number)
+        self._forget(handles)
+        return handles
 
     def came(self, sender: int, leases: Iterable[Key]) -> None:
         """``sender`` has given back leases that he has not: a quick handler's release may overtake
@@ -94,22 +97,28 @@ class Unclaimed:
 
         What somebody else gives back is not his: who has accepted may go on looking at the frame.
         """
-        if self._requests:
-            waiting = self._waiting()
-            for each in leases:
-                if each in waiting:
-                    self._early.setdefault(each, Counter())[sender] += 1
+        for each in leases:
+            if each in self._waiting:
+                self._early.setdefault(each, Counter())[sender] += 1
 
     def has(self, key: Key) -> bool:
         """Whether the frame is that of a request that nobody has accepted yet."""
-        return bool(self._requests) and key in self._waiting()
+        return key in self._waiting
 
     def via(self, gone: int) -> list[int]:
         """The streams that went by way of ``gone``."""
         return [number for number, (via, _) in self._requests.items() if via.incarnation == gone]
 
-    def _waiting(self) -> set[Key]:
-        return {key_of(each) for _, handles in self._requests.values() for each in handles}
+    def _take(self, number: int) -> list[Handle]:
+        kept = self._kept.pop(number, None)
+        if kept is not None:
+            return kept
+        handles = self._requests.pop(number, (None, []))[1]
+        for key in map(key_of, handles):
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+        return handles
 
     def _was_early(self, handle: Handle, peer: int) -> bool:
         early = self._early.get(key_of(handle))
@@ -121,7 +130,6 @@ class Unclaimed:
     def _forget(self, handles: Sequence[Handle]) -> None:
         """What was given back early of frames that no request waits with any more."""
         if self._early:
-            waiting = self._waiting()
-            for each in handles:
-                if key_of(each) not in waiting:
-                    self._early.pop(key_of(each), None)
+            for key in map(key_of, handles):
+                if key not in self._waiting:
+                    self._early.pop(key, None)

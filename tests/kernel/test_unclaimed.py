@@ -94,13 +94,15 @@ def test_who_has_his_frame_back_before_his_accept_comes_has_two_leases(memory: M
 
 
 def test_what_came_early_is_forgotten_with_a_request_that_nobody_took(memory: Memory) -> None:
-    for end in ("refused", "came_back"):
+    for end in ("refused", "came_back", "take"):
         unclaimed, [handle] = request(memory)
         gives_back(memory, unclaimed, ENGINE, handle)
         assert unclaimed._early
         getattr(unclaimed, end)(STREAM)
         assert not unclaimed._early
         unclaimed.settled(STREAM)
+        assert not unclaimed._waiting
+        memory.unexport(handle)
     assert memory.statistics().slots == 0
 
 

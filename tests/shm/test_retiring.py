@@ -161,7 +161,7 @@ def test_numbers_that_a_peer_makes_up_are_not_kept(pair: Pair) -> None:
     handle = pair.lend(pair.owner.export_bytes(b"x" * 5000))
     for number in range(2, 1000):
         pair.owner.mark(READER, number, True)
-    assert pair.owner._links[READER].attached == {handle.segment}
+    assert pair.owner.readers._links[READER].attached == {handle.segment}
     pair.reader.drop(handle)
 
 

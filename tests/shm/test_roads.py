@@ -98,18 +98,24 @@ def test_a_road_that_was_kept_and_closes_is_not_the_last(owner: Owner) -> None:
     found.close()
 
 
-def test_where_no_road_leads_the_error_names_each_and_a_file_is_wanted(owner: Owner) -> None:
+def test_where_no_road_leads_the_error_names_each_and_what_would_help(owner: Owner) -> None:
     lost = owner.told._replace(fd=1 << 20, token=b"?" * 16)
     roads = owner.roads()
     with pytest.raises(AttachFailed, match=r"is gone.*; then .*o\.5\.m has no such segment"):
         roads.attach(lost)
-    assert roads.wanted == "file"
+    assert roads.wanted == "", "it was given back, a file would be no better"
     owner.offers.close()
     begun = time.monotonic()
     with pytest.raises(AttachFailed, match="no such segment"):  # believed for a while
         roads.attach(lost)
-    assert roads.wanted == "file"
     assert time.monotonic() - begun < TICK
+    closed = owner.roads()
+    with pytest.raises(AttachFailed):
+        closed.attach(lost)
+    assert closed.wanted == "file"
+    with pytest.raises(AttachFailed):
+        roads.attach(lost)
+    assert roads.wanted == ""
 
 
 def test_limits_of_the_reader_are_no_reason_for_files(owner: Owner) -> None:

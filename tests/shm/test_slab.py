@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 
 from transport.errors import LocalProtocolError, StaleHandle
-from transport.shm.slab import GRAIN, Slab, Slot, size_class
+from transport.shm.slab import GRAIN, Slab, size_class
+from transport.shm.slots import Slot
 
 KIB = 1024
 START = GRAIN

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from transport.errors import LocalProtocolError, StaleHandle
-from transport.shm.slab import GRAIN, Slab, Slot, size_class
+from transport.shm.slab import GRAIN, Slab, size_class
+from transport.shm.slots import Slot
 
 CAPACITY = 16 * GRAIN
 BORROWERS = st.integers(1, 2)

@@ -12,38 +12,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from transport.errors import MemoryExhausted, RemoteProtocolError, StaleHandle
 from transport.shm.offers import Offers
 from transport.shm.segment import Segment
-from transport.shm.slab import Lease, Slab, Slot, size_class
-from transport.shm.stock import SegmentState, Stock, holders
+from transport.shm.slab import Slab, size_class
+from transport.shm.slots import Lease, Slot
+from transport.shm.stock import ArenaStatistics, SegmentState, Stock, holders
 from transport.shm.turns import Turn
 from transport.wire.handle import NO_SEGMENT, Announcement, Handle
 
 MIB = 1 << 20
 #: Stands for the owner itself where a borrower is named.
 NOBODY = -1
-
-
-@dataclass(frozen=True, slots=True)
-class ArenaStatistics:
-    """What an arena holds now.
-
-    ``segments``; bytes ``reserved`` for data and ``in_use`` (in whole slots); ``slots`` in
-    use and those ``lent``, the ``borrowers`` that have them, and releases ``ignored`` because they
-    came late or twice; how many are ``waiting`` for room.
-    """
-
-    segments: int
-    reserved: int
-    in_use: int
-    slots: int
-    lent: int
-    borrowers: int
-    ignored: int
-    waiting: int
 
 
 class Arena:
@@ -139,12 +120,19 @@ class Arena:
         said = f" (the system has refused more: {refusal})" if refusal else ""
         return f"{used} of the arena's limit of {self.stock.limit} bytes are held by {by}{said}"
 
+    def prefer_files(self) -> None:
+        """Frames go into segments that are files from now on, as far as there can be some."""
+        with self._lock:
+            if not self._closed:
+                self.stock.prefer_files()
+
     def sweep(self, idle: float) -> None:
         """Give back segments in which nothing was in use for ``idle`` seconds, up to the last."""
         with self._lock:
             if self._closed:
                 return
             self._take_returned()
+            self.stock.prefer_files()  # it may be possible now
             dead = self.stock.take_idle(idle)
         for segment in dead:  # outside the lock: the system takes a while to free much memory
             segment.close()
@@ -347,7 +335,7 @@ class Arena:
             self._serve()
         return len(slots)
 
-    def _take(self, size: int) -> Slot:
+    def _take(self, size: int, last: bool = False) -> Slot:
         now = time.monotonic()
         slot = self._slab.allocate(size, now)
         while slot is None:
@@ -359,7 +347,12 @@ class Arena:
             slot = self._slab.allocate(size, now)
         segment = self._segments[slot.segment]
         if slot.offset + slot.size > segment.reserved:
-            self.stock.reserve(segment, slot)
+            try:
+                self.stock.reserve(segment, slot)
+            except MemoryExhausted:
+                if last or not self.stock.avoid(segment):
+                    raise
+                return self._take(size, last=True)
         segment.stamp(slot.offset, slot.generation)
         return slot
 

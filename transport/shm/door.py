@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -20,6 +21,7 @@ from transport.wire.handle import TOKEN_SIZE
 
 #: Seconds that a caller has for its one packet.
 _PATIENCE = 0.25
+_LEAST = 0.001
 #: Callers at a time; one more ends the oldest.
 _CALLERS = 32
 _BACKLOG = 512
@@ -50,7 +52,12 @@ class Door:
             raise
         self._poll.register(self._listener, select.POLLIN)
         self._thread = threading.Thread(target=self._serve, name="callhome-memory", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._listener.close()
+            os.unlink(path)
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def offer(self, token: bytes, fd: int) -> None:
         """Hand out ``fd`` to those who ask for ``token``."""
@@ -154,10 +161,12 @@ def fetch(path: str, token: bytes) -> int:
     Takes a quarter of a second at most: it blocks the reader's loop. Raises OSError: TimeoutError
     when nobody answers, FileNotFoundError when it has no such segment (any more).
     """
+    ends = time.monotonic() + _PATIENCE
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
         caller.settimeout(_PATIENCE)
         caller.connect(path)
-        caller.send(token)
+        caller.send(token)  # a new connection has room for it
+        caller.settimeout(max(ends - time.monotonic(), _LEAST))
         _, extra, _, _ = caller.recvmsg(
             1, socket.CMSG_SPACE(array.array("i").itemsize), socket.MSG_CMSG_CLOEXEC
         )

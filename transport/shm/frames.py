@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike, NDArray
 
-    from transport.shm.slab import Slot
+    from transport.shm.slots import Slot
 
 _LIVE, _HANDED_ON, _RELEASED = 0, 1, 2
 

@@ -6,22 +6,23 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transport.shm.arena import MIB, NOBODY, Arena, ArenaStatistics
+from transport.shm.arena import MIB, NOBODY, Arena
 from transport.shm.frames import Frames, Ties, fill
 from transport.shm.kinds import dtype_text
 from transport.shm.offers import Offers
 from transport.shm.passing import Passing, key_of
+from transport.shm.readers import Readers
 from transport.shm.reading import Borrowed, Reading, Release
-from transport.shm.roads import FILE, Roads
-from transport.shm.slab import Lease
-from transport.shm.stock import SegmentState
+from transport.shm.roads import Roads
+from transport.shm.slots import Lease
+from transport.shm.stock import ArenaStatistics, SegmentState
 from transport.shm.turns import Turn
-from transport.wire.handle import NO_SEGMENT, Announcement, Handle
+from transport.wire.handle import NO_SEGMENT, Handle
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from transport.shm.slab import Slot
+    from transport.shm.slots import Slot
 
 
 class Account(NamedTuple):
@@ -31,23 +32,6 @@ class Account(NamedTuple):
     leases: list[Lease]
     waiting: list[Turn]
     borrowed: list[Borrowed]
-
-
-class _Link:
-    """What a peer knows of our segments."""
-
-    __slots__ = ("announced", "attached", "denied", "opened", "refused", "road")
-
-    def __init__(self) -> None:
-        self.announced: set[int] = set()
-        self.attached: set[int] = set()
-        #: Segments that it got with an Open, whatever it was told of them besides.
-        self.opened: set[int] = set()
-        #: Segments that it cannot map, though it may others; and whether it maps none at all.
-        self.denied: set[int] = set()
-        self.refused = False
-        #: How it reached the last one.
-        self.road = ""
 
 
 class Memory:
@@ -81,7 +65,6 @@ class Memory:
         self._ties = Ties(wake)
         self._arena = Arena(owner, step=step, limit=limit, offers=offers)
         self.frames = Frames(self._arena, self._ties)
-        self._links: dict[int, _Link] = {}
         self.reading = reading = Reading(self._arena, self._ties, roads)
         self.attach = reading.attach
         self.expect = reading.expect
@@ -96,6 +79,17 @@ class Memory:
         self.drop = reading.drop
         #: Frames of others that were handed on from here.
         self.passing = Passing(time.monotonic)
+        reading.retired = self.passing.retired
+        #: What peers know of this memory and can read of it.
+        self.readers = readers = Readers(self._arena, reading, self.passing)
+        self.needs = readers.needs
+        self.opened = readers.opened
+        self.mark = readers.mark
+        self.again = readers.again
+        self.usable = readers.usable
+        self.attached = readers.attached
+        self.road = readers.road
+        self.forget = readers.forget
 
     # The owner's side.
 
@@ -226,115 +220,6 @@ class Memory:
         """What the arena holds now."""
         return self._arena.statistics()
 
-    # What peers know of the arena.
-
-    def needs(self, peer: int, handles: Iterable[Handle] | None = None) -> list[Announcement]:
-        """Segments of ``handles`` (None: all segments) that ``peer`` has not been told of.
-
-        Counts them as told.
-
-        The caller sends them to the peer before the handles.
-        """
-        if peer == self.owner or self.offers.inline:
-            return []
-        link = self._links.get(peer)
-        if link is None:
-            link = self._links[peer] = _Link()
-        if handles is None:
-            numbers: Iterable[int] = self._arena.numbers()
-        else:
-            handles = list(handles)
-            numbers = [each.segment for each in handles if self._is_ours(each) and each.segment]
-        missing = [number for number in dict.fromkeys(numbers) if number not in link.announced]
-        link.announced.update(missing)
-        found = [self._arena.announcement(number) for number in missing]
-        return found if handles is None else found + self._needs_of_others(peer, handles)
-
-    def _needs_of_others(self, peer: int, handles: Iterable[Handle]) -> list[Announcement]:
-        found = []
-        others = [each for each in handles if not self._is_ours(each)]
-        for owner, segment in self.passing.untold(peer, others):
-            announcement = self.reading.announcement(owner, segment)
-            if announcement is None:  # its owner has died: nobody can map it any more
-                self.passing.mark(peer, owner, segment, ok=False)
-            else:
-                found.append(announcement)
-        return found
-
-    def opened(self, peer: int, handles: Iterable[Handle]) -> None:
-        """``peer`` has accepted an Open with these handles: it has their segments mapped."""
-        link = self._links.get(peer)
-        if link is None:
-            link = self._links[peer] = _Link()
-        link.opened.update(handle.segment for handle in handles if self._is_ours(handle))
-
-    def mark(self, peer: int, segment: int, ok: bool, road: str = "", owner: int = 0) -> None:
-        """Note the peer's answer to an announcement: mapped by ``road``, or refused, and then
-        whether a ``file`` would be better. ``owner``: whose segment it is, 0: ours.
-        """
-        if owner not in (0, self.owner):
-            self.passing.mark(peer, owner, segment, ok)
-            return
-        link = self._links.get(peer)
-        if link is None:
-            return
-        if ok:
-            if self._arena.has(segment):
-                link.attached.add(segment)
-                link.road = road
-        elif road == FILE and self.offers.want_files():
-            link.denied.add(segment)
-        else:
-            link.refused = True
-
-    def usable(self, peer: int, handles: Iterable[Handle] = ()) -> bool:
-        """Whether ``handles`` may be sent to ``peer``, which has not refused their segments."""
-        if self.offers.inline:
-            return False
-        if not all(
-            self._is_ours(each) or self.passing.usable(peer, each.owner) for each in handles
-        ):
-            return False
-        link = self._links.get(peer)
-        if link is None:
-            return True
-        if link.refused:
-            return False
-        return not link.denied or all(handle.segment not in link.denied for handle in handles)
-
-    def readers(self) -> list[tuple[int, str]]:
-        """Who was told of our memory and has answered, and by which road it is reached."""
-        found = [
-            (peer, "inline" if link.refused else link.road) for peer, link in self._links.items()
-        ]
-        return [(peer, road) for peer, road in found if road]
-
-    def road(self, peer: int) -> str:
-        """How ``peer`` reaches our memory, "" before it has."""
-        link = self._links.get(peer)
-        return "" if link is None else link.road
-
-    def attached(self, peer: int, handles: Iterable[Handle]) -> bool:
-        """Whether ``peer`` has answered that it mapped the segments of all ``handles``."""
-        if peer == self.owner:
-            return True
-        link = self._links.get(peer)
-        known = link.attached if link is not None else ()
-        return all(
-            handle.segment == NO_SEGMENT
-            or (
-                handle.segment in known
-                if handle.owner == self.owner
-                else self.passing.attached(peer, handle)
-            )
-            for handle in handles
-        )
-
-    def forget(self, peer: int) -> None:
-        """Drop what is known of a peer's view of us, and of views of its memory: it is gone."""
-        self._links.pop(peer, None)
-        self.passing.forget(peer)
-
     def drain_releases(self) -> dict[int, list[Release]]:
         """Leases on peers' memory that ended since the last call, by owner, to be sent to it.
 
@@ -365,16 +250,7 @@ class Memory:
         """Numbers of own segments that were given back since the last call, for each peer that was
         told of them.
         """
-        gone = self._arena.take_gone()
-        told: dict[int, list[int]] = {}
-        for peer, link in self._links.items() if gone else ():
-            known = link.announced | link.opened
-            numbers = [number for number in gone if number in known]
-            if numbers:
-                told[peer] = numbers
-            for each in (link.announced, link.attached, link.denied, link.opened):
-                each.difference_update(gone)
-        return told
+        return self.readers.retired(self._arena.take_gone())
 
     def account(self) -> Account:
         """Segments, leases, those who wait, and what is borrowed from others."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from transport.errors import StaleHandle
 from transport.shm.frames import Tie
 from transport.shm.kinds import dtype_text
+from transport.shm.refusal import Refusal
 from transport.wire.handle import Handle
 
 if TYPE_CHECKING:
@@ -107,12 +108,12 @@ class _Held:
 class _Told:
     """What a peer knows of the segments of one owner that is not us."""
 
-    __slots__ = ("announced", "attached", "refused")
+    __slots__ = ("announced", "attached", "refusal")
 
     def __init__(self) -> None:
         self.announced: set[int] = set()
         self.attached: set[int] = set()
-        self.refused = False
+        self.refusal: Refusal | None = None
 
 
 class Passing:
@@ -236,13 +237,33 @@ class Passing:
         told = self._told.get((peer, owner))
         if told is not None and ok:
             told.attached.add(segment)
-        elif told is not None:
-            told.refused = True
+            told.refusal = None
+        elif told is not None and told.refusal is None:
+            told.refusal = Refusal(self._clock())
+
+    def again(self, peer: int, handles: Iterable[Handle]) -> bool:
+        """Whether ``peer``, which has refused segments of others, is to be told of them again."""
+        due = False
+        for owner in {each.owner for each in handles}:
+            told = self._told.get((peer, owner))
+            refusal = None if told is None else told.refusal
+            if told is not None and refusal is not None and refusal.is_due(self._clock()):
+                told.announced &= told.attached
+                due = True
+        return due
+
+    def retired(self, owner: int, numbers: Iterable[int]) -> None:
+        """``owner`` has given back segments: their numbers never come again."""
+        gone = set(numbers)
+        for (_, other), told in self._told.items():
+            if other == owner:
+                told.announced -= gone
+                told.attached -= gone
 
     def usable(self, peer: int, owner: int) -> bool:
         """Whether ``peer`` has refused no segment of ``owner``."""
         told = self._told.get((peer, owner))
-        return told is None or not told.refused
+        return told is None or told.refusal is None
 
     def attached(self, peer: int, handle: Handle) -> bool:
         """Whether ``peer`` has answered that it mapped the segment of ``handle``, or owns it."""

@@ -55,6 +55,8 @@ class Reading:
         self._arena = arena
         self._ties = ties
         self.changed: Callable[[], object] = nothing
+        #: Called with an owner and the numbers of its segments that were given back.
+        self.retired: Callable[[int, list[int]], object] = _nobody
         #: How segments of others are reached.
         self.roads = roads or Roads()
         self._mapped: dict[tuple[int, int], Segment] = {}
@@ -153,10 +155,12 @@ class Reading:
 
         Views that live keep their memory; a handle that comes later is stale.
         """
+        numbers = list(numbers)
         for number in numbers:
             segment = self._mapped.pop((owner, number), None)
             if segment is not None:
                 segment.close()
+        self.retired(owner, numbers)
 
     def sweep(self) -> int:
         """Let go of segments that are marked as given back, though nobody has told us; how many
@@ -334,3 +338,7 @@ class Reading:
             key = (handle.segment, handle.offset, handle.generation, self.owner)
             return self._arena.returned, key
         return self._ended, (handle.owner, handle.segment, handle.offset, handle.generation)
+
+
+def _nobody(owner: int, numbers: list[int]) -> None:
+    """Nobody else knows of segments."""

@@ -72,11 +72,13 @@ class Roads:
                 causes.append(f"{road}: {error}" if causes else str(error))
                 failure = error
             except OSError as error:
-                if error.errno in _LIMITS:
+                gone = road == SOCKET and isinstance(error, FileNotFoundError) and not error.errno
+                if error.errno in _LIMITS or gone:  # a file would be no better, or gone as well
                     self.wanted = ""
                 failure = self._worded(road, announced, error)
                 causes.append(str(failure))
             else:
+                self.wanted = ""
                 self._keep(announced.owner, road)
                 return segment
         if not causes:

@@ -128,8 +128,12 @@ class Segment:
         if self.size <= _WARM_AT_ONCE:
             self._warm()
         elif self._warmer is None and not self._closing:
-            self._warmer = threading.Thread(target=self._warm, name="callhome-warm", daemon=True)
-            self._warmer.start()
+            warmer = threading.Thread(target=self._warm, name="callhome-warm", daemon=True)
+            self._warmer = warmer
+            try:
+                warmer.start()
+            except RuntimeError:  # there can be no more threads: first writes are slower then
+                self._warmer = None
 
     def announcement(self, owner: int, number: int, name: str = "", space: int = 0) -> Announcement:
         """What another process needs to map this segment; for the owner only, which is called

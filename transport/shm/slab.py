@@ -18,76 +18,12 @@ twice, tells a late or doubled release from a true one.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Collection
 
 from transport.errors import LocalProtocolError, StaleHandle
-
-#: Slots are cut and aligned to this many bytes.
-GRAIN = 4096
-
-
-def size_class(size: int) -> int:
-    """``size`` bytes rounded up to a class: eight a doubling, so that at most 1/8 is lost."""
-    grains = max(1, -(-size // GRAIN))
-    shift = max(0, grains.bit_length() - 4)
-    return (-(-grains >> shift) << shift) * GRAIN
-
-
-class Part:
-    """One segment as the slab knows it: ``free`` ranges that no slot has been cut from, slots in
-    use (``used``) and given out so far (``served``).
-
-    ``seen`` and ``idle_since`` are what ``look`` found: how many it had served, and since when
-    nothing in it is in use.
-    """
-
-    __slots__ = ("free", "idle_since", "number", "seen", "served", "used")
-
-    def __init__(self, number: int, start: int, stop: int) -> None:
-        self.number = number
-        self.free = [(start, stop)]
-        self.used = 0
-        self.served = 0
-        self.seen = -1
-        self.idle_since: float | None = None
-
-
-class Slot:
-    """Bytes ``offset`` to ``offset + size`` of a segment; in use while ``generation`` is not 0.
-
-    ``since``: when it was given out. ``holders``: stream and beginning of each borrower's lease.
-    """
-
-    __slots__ = ("generation", "held", "holders", "offset", "part", "segment", "since", "size")
-
-    def __init__(self, part: Part, offset: int, size: int) -> None:
-        self.part = part
-        self.segment = part.number
-        self.offset = offset
-        self.size = size
-        self.generation = 0
-        self.held = False
-        self.since = 0.0
-        self.holders: dict[int, tuple[int, float]] = {}
-
-
-class Lease(NamedTuple):
-    """Somebody holds a slot of ``size`` bytes since ``since``; borrower ``None`` is the owner."""
-
-    borrower: int | None
-    stream: int
-    size: int
-    since: float
-
-
-class SlabCounts(NamedTuple):
-    """Bytes and slots in use, slots lent, borrowers, and releases that named no lease."""
-
-    bytes_in_use: int
-    slots: int
-    lent: int
-    borrowers: int
-    ignored: int
+from transport.shm.slots import GRAIN as GRAIN
+from transport.shm.slots import Lease, Part, SlabCounts, Slot
+from transport.shm.slots import size_class as size_class
 
 
 class Slab:
@@ -119,6 +55,24 @@ class Slab:
                 self._stacks[size] = left
             else:
                 del self._stacks[size]
+
+    def favour(self, numbers: Collection[int] | None) -> bool:
+        """Hand out slots of these segments, and of those to come, alone; None: of all. Whether that
+        lets any be used that was left out before.
+        """
+        opened = changed = False
+        for part in self._parts.values():
+            shut = numbers is not None and part.number not in numbers
+            opened |= part.shut and not shut
+            changed |= part.shut != shut
+            part.shut = shut
+        if changed:
+            self._empty_stacks()
+        return opened
+
+    def leaves_out(self) -> bool:
+        """Whether there are segments of which nothing is handed out."""
+        return any(part.shut for part in self._parts.values())
 
     def parts(self) -> list[tuple[int, int, float | None]]:
         """Number of each segment, bytes in use of it, and since when there are none as far as
@@ -337,9 +291,13 @@ class Slab:
         if slot.held or slot.holders:
             return False
         slot.generation = 0
-        slot.part.used -= 1
+        part = slot.part
+        part.used -= 1
         del self._used[slot.segment, slot.offset]
         self.bytes_in_use -= slot.size
+        if part.shut:
+            part.free.append((slot.offset, slot.offset + slot.size))
+            return True
         stack = self._stacks.get(slot.size)
         if stack is None:
             stack = self._stacks[slot.size] = []
@@ -348,6 +306,8 @@ class Slab:
 
     def _cut(self, want: int) -> Slot | None:
         for part in self._parts.values():
+            if part.shut:
+                continue
             ranges = part.free
             for index, (start, stop) in enumerate(ranges):
                 if stop - start < want:

@@ -8,15 +8,36 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from transport.errors import MemoryExhausted
 from transport.shm.offers import Offers
 from transport.shm.segment import Segment
-from transport.shm.slab import GRAIN, Lease, Slab, Slot, size_class
+from transport.shm.slab import Slab
+from transport.shm.slots import GRAIN, Lease, Slot, size_class
 
 #: So many of those who hold memory are named in an error.
 _NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaStatistics:
+    """What an arena holds now.
+
+    ``segments``; bytes ``reserved`` for data and ``in_use`` (in whole slots); ``slots`` in
+    use and those ``lent``, the ``borrowers`` that have them, and releases ``ignored`` because they
+    came late or twice; how many are ``waiting`` for room.
+    """
+
+    segments: int
+    reserved: int
+    in_use: int
+    slots: int
+    lent: int
+    borrowers: int
+    ignored: int
+    waiting: int
 
 
 class SegmentState(NamedTuple):
@@ -53,8 +74,16 @@ class Stock:
         self._made = 0
 
     def grow(self, size: int) -> None:
-        """Add a segment that has room for ``size`` bytes. Raises MemoryExhausted."""
-        want = size_class(size)
+        """Add a segment that has room for ``size`` bytes, or let those be used again that were
+        left out. Raises MemoryExhausted.
+        """
+        try:
+            self._grow(size, size_class(size))
+        except MemoryExhausted:
+            if not self._slab.favour(None):
+                raise
+
+    def _grow(self, size: int, want: int) -> None:
         if self.reserved + want > self.limit:
             self._make_room(want)
         capacity = max(want, min(self._step, self.limit - self.reserved) // GRAIN * GRAIN)
@@ -65,14 +94,20 @@ class Stock:
                 "theirs, wait for them with frames.wait_new, or raise the limit"
             )
         try:
-            segment = self._offers.create(capacity)
+            if self._offers.files and self._slab.leaves_out():
+                segment = self._offers.file(capacity, want)
+                if segment is None and self._slab.favour(None):
+                    return
+            else:
+                segment = None
+            segment = segment or self._offers.create(capacity, want)
         except OSError as error:
             self.refusal = str(error)
             raise MemoryExhausted(f"no segment of {capacity} bytes for frames: {error}") from error
         self._made = number = self._made + 1
         self.segments[number] = segment
         self._slab.add_segment(number, segment.start, segment.size)
-        self.reserved += capacity
+        self.reserved += segment.size - segment.start
         segment.warm()
         self.changed()
 
@@ -87,6 +122,20 @@ class Stock:
                 f"the system has no memory for a frame of {slot.size} bytes: {error}"
             ) from error
         self.refusal = ""
+
+    def prefer_files(self) -> None:
+        """Leave out segments that are none, where somebody reads none but files."""
+        if self._offers.files:
+            self._slab.favour({n for n, each in self.segments.items() if each.path})
+
+    def avoid(self, segment: Segment) -> bool:
+        """There is no memory for ``segment``: go on without files for a while, if it is one and
+        they are not prescribed. Whether that can help.
+        """
+        if not segment.path or not self._offers.put_off():
+            return False
+        self._slab.favour({n for n, each in self.segments.items() if not each.path})
+        return True
 
     def take_idle(self, idle: float) -> list[Segment]:
         """Segments in which nothing was in use for ``idle`` seconds; whoever calls closes them."""

@@ -19,7 +19,7 @@ from transport.errors import Cancelled, LocalProtocolError, MemoryExhausted
 
 if TYPE_CHECKING:
     from transport.shm.arena import Arena
-    from transport.shm.slab import Slot
+    from transport.shm.slots import Slot
 
 #: How often one who waits looks by himself, in seconds: nobody tells when the system has memory
 #: again, or when a loop that would have settled releases stands still.
