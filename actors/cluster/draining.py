@@ -12,11 +12,12 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from actors.discovery.registry import Registry
 from actors.errors import CallHomeError, RemoteProtocolError
+from actors.kernel.beats import process_of
+from actors.kernel.verdicts import STOPPED
 from actors.messages import Record
 from actors.notices import Drain, Drained
 from transport.bus.address import Address
@@ -154,8 +155,5 @@ def _carries(record: Record) -> bool:
 
 def _stopped(pid: int) -> bool:
     """A process is gone, or stopped by a signal: that shows before it has been silent for long."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return True  # it is gone
-    return text.rpartition(")")[2].split()[0] in "Tt"
+    process = process_of(pid)
+    return process is None or process.state == STOPPED

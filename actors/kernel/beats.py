@@ -19,6 +19,7 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from actors.kernel.peers import there
 from actors.kernel.verdicts import (
     FINE,
     HIDDEN,
@@ -34,6 +35,7 @@ from actors.kernel.verdicts import (
 )
 from transport.bus.address import Address, inbox_path
 from transport.errors import LocalProtocolError
+from transport.shm.segment import proc_folder
 
 if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
@@ -288,18 +290,20 @@ class Lookout:
 def process_of(pid: int) -> Process | None:
     """What the system says of a process; None when it is gone."""
     try:
-        fields = _stat(Path(f"/proc/{pid}/stat"))
+        folder = proc_folder(pid)
+        fields = _stat(Path(f"{folder}/stat"))
         if fields[0] in "Tt":
             return Process(STOPPED, 0.0)
         if fields[0] in "ZX":
             return None
         used = (int(fields[11]) + int(fields[12])) / _TICKS
-        for task in os.listdir(f"/proc/{pid}/task"):
+        for task in os.listdir(f"{folder}/task"):
             with contextlib.suppress(OSError):  # a thread that has ended meanwhile
-                if _stat(Path(f"/proc/{pid}/task/{task}/stat"))[0] == "R":
+                if _stat(Path(f"{folder}/task/{task}/stat"))[0] == "R":
                     return Process(RUNNING, used)
     except (OSError, ValueError, IndexError):
-        return None
+        # It is gone; or /proc does not show it, or here is no descriptor left to look.
+        return Process(HIDDEN, 0.0) if there(pid) else None
     return Process(IDLE, used)
 
 

@@ -68,11 +68,12 @@ def _runs(pid: int, started: int) -> bool:
     try:
         os.close(os.open("/proc/self/stat", os.O_RDONLY))
     except OSError as error:
-        return error.errno in _SCARCE and _there(pid)
+        return error.errno in _SCARCE and there(pid)
     return start_time(pid) == started  # there is one again, perhaps: this look counts
 
 
-def _there(pid: int) -> bool:
+def there(pid: int) -> bool:
+    """Whether a process has this number, a zombie too: asked without any descriptor."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -18,8 +18,9 @@ import pytest
 from actors import Settings
 from actors.kernel.beats import Heart, Lookout, Vigil, process_of
 from actors.kernel.runtime import Runtime
-from actors.kernel.verdicts import IDLE, RUNNING, STOPPED
-from tests.waiting import wait_until, wait_until_sync
+from actors.kernel.verdicts import HIDDEN, IDLE, RUNNING, STOPPED
+from tests.kernel.test_peers_scarce import no_descriptors
+from tests.waiting import require_root, wait_until, wait_until_sync
 from transport.bus.address import Address, remove_inboxes
 
 PATIENCE = 20.0
@@ -187,6 +188,30 @@ def test_how_a_process_is(code: str, state: str) -> None:
             child.kill()
         wait_until_sync(lambda: _state(child.pid) is None, PATIENCE, "a zombie is gone")
     assert process_of(1 << 30) is None
+
+
+def test_b17_under_another_proc_a_stopped_process_is_seen_as_such() -> None:
+    require_root("a PID namespace of its own")
+    code = (
+        "import os, signal, subprocess, time\n"
+        "from actors.kernel.beats import process_of\n"
+        "with subprocess.Popen(['sleep', '60']) as child:\n"
+        "    child.send_signal(signal.SIGSTOP)\n"
+        "    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)\n"
+        "    print(process_of(child.pid).state)\n"
+        "    child.kill()\n"
+        "print(process_of(child.pid))\n"
+    )
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == [STOPPED, "None"]
+
+
+def test_who_cannot_be_looked_at_for_want_of_a_descriptor_is_not_gone() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        with no_descriptors():
+            assert _state(child.pid) == HIDDEN
+        child.kill()
 
 
 def _state(pid: int) -> str | None:
