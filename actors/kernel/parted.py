@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: What somebody has borrowed who is gone is left alone for so many seconds in any case,
 _GRACE: Final = 0.25
 #: and up to so many where the memory is not needed: a reader whose loop stands asks later.
-_LATE: Final = 3.0
+_LATE: Final = 1.5
 #: Pauses between two looks whether arrays live on, in seconds: the first, and the longest.
 _FIRST: Final = 0.25
 _LONGEST: Final = 2.0

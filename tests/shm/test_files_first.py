@@ -116,6 +116,7 @@ def test_only_what_is_favoured_is_handed_out() -> None:
 _SMALL = f"""
 import subprocess
 subprocess.check_call(["mount", "-t", "tmpfs", "-o", "size=1m", "none", "/dev/shm"])
+from transport.errors import MemoryExhausted
 from transport.shm.memory import Memory
 from transport.shm.offers import Offers
 MIB = 1 << 20
@@ -131,6 +132,13 @@ open("/dev/shm/full", "wb").write(b"x" * (400 << 10))
 frames = [memory.frames.new(64 << 10, "u1") for _ in range(100)]  # beyond what is left for files
 for frame in frames:
     frame.array[:] = 9
+memory.close()
+memory = Memory(6, wake=lambda: None, step=MIB, limit=8 * MIB, offers=Offers(road="file"))
+try:
+    memory.frames.new(MIB, "u1")
+except MemoryExhausted as error:
+    assert "/dev/shm is full: make it larger, or set frame_road to 'auto'" in str(error), error
+    kinds.append("told")
 print(*kinds)
 """
 
@@ -144,7 +152,7 @@ def test_b07_a_small_dev_shm_ends_no_frames_when_files_are_wanted() -> None:
         env=os.environ | {"PYTHONPATH": os.getcwd()},
         timeout=60,
     )
-    assert found.stdout.split() == ["file", "memfd", "memfd"], found.stderr
+    assert found.stdout.split() == ["file", "memfd", "memfd", "told"], found.stderr
 
 
 def test_a_peer_that_has_refused_is_asked_again_now_and_then() -> None:

@@ -16,6 +16,7 @@ from transport.shm.offers import Offers
 from transport.shm.segment import Segment
 from transport.shm.slab import Slab
 from transport.shm.slots import GRAIN, Lease, Slot, size_class
+from transport.wire.handle import SHARED
 
 #: So many of those who hold memory are named in an error.
 _NAMED = 5
@@ -103,7 +104,9 @@ class Stock:
             segment = segment or self._offers.create(capacity, want)
         except OSError as error:
             self.refusal = str(error)
-            raise MemoryExhausted(f"no segment of {capacity} bytes for frames: {error}") from error
+            raise MemoryExhausted(
+                f"no segment of {capacity} bytes for frames: {error}; {self._advice()}"
+            ) from error
         self._made = number = self._made + 1
         self.segments[number] = segment
         self._slab.add_segment(number, segment.start, segment.size)
@@ -119,9 +122,15 @@ class Stock:
             self.refusal = str(error)
             self._slab.drop_hold(slot)
             raise MemoryExhausted(
-                f"the system has no memory for a frame of {slot.size} bytes: {error}"
+                f"the system has no memory for a frame of {slot.size} bytes: {error}; "
+                f"{self._advice()}"
             ) from error
         self.refusal = ""
+
+    def _advice(self) -> str:
+        if self._offers.files:
+            return f"{SHARED} is full: make it larger, or set frame_road to 'auto'"
+        return "free memory or descriptors, raise the limits of this process or its container"
 
     def prefer_files(self) -> None:
         """Leave out segments that are none, where somebody reads none but files."""
