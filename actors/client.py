@@ -15,8 +15,9 @@ from actors.config import SOCKET_NAME, Settings
 from actors.discovery.base import Discovery
 from actors.discovery.lookup import NodeLookup
 from actors.discovery.registry import RegistryDiscovery
-from actors.errors import ActorDead
+from actors.errors import ActorDead, NameTaken
 from actors.kernel.calls import Caller
+from actors.kernel.forks import Fork
 from actors.kernel.names import NameClaim
 from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
@@ -102,7 +103,8 @@ class Client(Caller):
 
     async def __aenter__(self) -> Self:
         """Bind the inboxes and learn who is where. Raises ActorDead when the node does not
-        answer, NameTaken when a living client of the node has the name that this one was given.
+        answer, NameTaken when a living client or an actor of the node has the name that this one
+        was given.
         """
         if self._entered:
             raise LocalProtocolError("this client was entered before; make another one")
@@ -122,6 +124,7 @@ class Client(Caller):
             await discovery.start(runtime.settings.connect_timeout)
             lookup = NodeLookup(discovery, runtime.vigil.well)
             await lookup.start()
+            self._check_name(discovery.records)
         except BaseException:
             runtime.close()
             self._give_name_back()
@@ -129,11 +132,21 @@ class Client(Caller):
         self._begin(runtime, discovery, lookup)
         return self
 
+    def _check_name(self, records: list[Record]) -> None:
+        """Logs and ``ps --memory`` tell who is who by name: an actor's is not for its callers."""
+        holder = next((each for each in records if each.address.name == self._name), None)
+        if self._named and holder is not None:
+            raise NameTaken(
+                f"client {self._name!r}: the node's {holder.kind} {holder.address} has this name; "
+                "give the client another one, or none"
+            )
+
     def _begin(self, runtime: Runtime, discovery: _Records, lookup: NodeLookup) -> None:
         """From now on it is a caller: over ``runtime``, to what ``lookup`` finds."""
         self._discovery = discovery
         self._lookup = runtime.lookup = lookup
         self._open = True
+        self._fork = Fork()
         super().__init__(runtime, lookup.router)
 
     async def __aexit__(
@@ -142,6 +155,8 @@ class Client(Caller):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._open and self._fork.happened:
+            self._fork.end(f"left the block of client {self.runtime.address.name}", error)
         self.close()
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from actors.discovery.registry import RegistryDiscovery
 from actors.errors import CallHomeError, SpecError
 from actors.kernel.actor import Actor
 from actors.kernel.beats import Heart
+from actors.kernel.forks import Fork
 from actors.kernel.lines import name_lines
 from actors.kernel.ref import Ref, read_arguments
 from actors.kernel.runtime import Runtime
@@ -274,6 +275,7 @@ async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> i
     starting = asyncio.current_task()
     assert starting is not None
     stopping = _Stopping(starting)
+    stray = Fork(returns=True)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.terminate)
     actor = make_actor(spec)
     if spec["role"] == "node":
@@ -294,4 +296,6 @@ async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> i
         raise
     except Exception as error:
         raise StageError("exit", error) from error
+    finally:
+        del stray  # kept until here: a fork that comes back to this loop ends
     return stopping.code

@@ -40,6 +40,7 @@ from actors.config import FOLDER_NAME, Settings
 from actors.errors import ActorDead, LocalProtocolError, SpecError
 from actors.kernel.descriptors import scarce
 from actors.kernel.exits import Exit
+from actors.kernel.forks import Fork
 from actors.kernel.ref import Ref
 from actors.kernel.spawn import Child, Launch
 
@@ -226,6 +227,7 @@ class Cluster:
         self._first = First()
 
     async def __aenter__(self) -> Self:
+        self._fork = Fork()
         self._first.begin()
         try:
             for node in self._nodes:
@@ -247,6 +249,8 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._fork.happened:
+            self._fork.end(f"left the block of cluster {self.name}", error)
         await self._leave(error)
 
     async def _leave(self, error: BaseException | None) -> None:

@@ -152,4 +152,6 @@ class OutsideClient(Client):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._open and self._fork.happened:
+            self._fork.end(f"left the block of a client of {self._peer}", error)
         await self._stack.aclose()

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from actors.kernel.forks import Fork
 from transport.context import Context
 from transport.payload import Encoded, EncodedError
 from transport.shm.turns import OVER
@@ -38,6 +39,7 @@ class Threads:
         self._idle: list[queue.SimpleQueue[SyncItems | None]] = []
         self._started = 0
         self._closed = False
+        self.fork = Fork()
 
     def run(self, items: SyncItems) -> None:
         """Give the generator a thread of its own until it has ended."""
@@ -176,6 +178,8 @@ class SyncItems:
             items = self._make()
             try:
                 for item in items:
+                    if self._threads.fork.happened:
+                        self._threads.fork.end("went on with its generator")
                     if self._closed or self._context.killed:
                         break
                     if not self._hand_over(self._packed(item)):
@@ -186,6 +190,8 @@ class SyncItems:
                     close()
         except BaseException as failure:
             error = failure
+        if self._threads.fork.happened:
+            self._threads.fork.end("left its generator", error)
         OVER.set(None)
         done()
         with self._lock:
