@@ -15,10 +15,10 @@ from collections.abc import Coroutine, Iterator
 import pytest
 
 from tests.leaks import MARKER, Traces, settle
-from tests.waiting import TICK
+from tests.waiting import PATIENCE
 
-#: How long a test's leftovers may take to go, in seconds.
-GRACE = 20 * TICK
+#: How long a test's leftovers may take to go, in seconds; an orphan waits for a busy init.
+GRACE = PATIENCE
 
 _failed = pytest.StashKey[bool]()
 

@@ -128,9 +128,41 @@ def _files(root: str) -> Iterator[str]:
             # An actor opens its door (``.m``) with its first frame, and closes it with its inboxes.
             if not name.endswith(".m") or f"{name[:-1]}d" not in files:
                 yield os.path.join(folder, name)
-    for name in os.listdir("/dev/shm"):
-        if name.startswith("callhome"):
-            yield f"/dev/shm/{name}"
+    for name in shared():
+        yield f"/dev/shm/{name}"
+
+
+#: Folders in shared memory that were seen in the hands of processes of no concern to this session.
+_foreign: set[str] = set()
+
+
+def shared() -> set[str]:
+    """Names in /dev/shm of our files and folders but those that another program holds, or has held:
+    another run of these tests, say. Whose a folder is tells the lock in it.
+    """
+    found = {name for name in os.listdir("/dev/shm") if name.startswith("callhome")}
+    _foreign.intersection_update(found)
+    if found - _foreign:
+        ours = {os.getpid(), *(pid for pid, _ in our_processes(os.environ.get(MARKER, "")))}
+        holders = _lock_holders()
+        for name in found - _foreign:
+            with contextlib.suppress(OSError):
+                facts = os.stat(f"/dev/shm/{name}/lock")
+                holder = holders.get((facts.st_dev, facts.st_ino))
+                if holder is not None and holder not in ours:
+                    _foreign.add(name)
+    return found - _foreign
+
+
+def _lock_holders() -> dict[tuple[int, int], int]:
+    """Pids by device and inode of what they have locked."""
+    found = {}
+    for line in _read("/proc/locks").decode().splitlines():
+        fields = line.split()
+        if "->" not in fields:  # who waits for a lock
+            major, minor, inode = fields[5].split(":")
+            found[os.makedev(int(major, 16), int(minor, 16)), int(inode)] = int(fields[4])
+    return found
 
 
 def _mappings() -> Iterator[str]:

@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import TICK, wait_until, wait_until_sync
+from tests.waiting import PATIENCE, TICK, wait_until, wait_until_sync
+from transport.shm.files import Folder
 
 SPAN = re.MULTILINE | re.DOTALL
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +28,7 @@ def run_planted(folder: Path, body: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         timeout=30,
-        env={**os.environ, "CALLHOME_TEST_TICK": "0.1"},
+        env={**os.environ, "CALLHOME_TEST_TICK": "0.04"},
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -95,6 +97,35 @@ def test_tests_that_clean_up_pass(tmp_path: Path) -> None:
     code, output = run_planted(tmp_path, body)
     assert code == 0, output
     assert "2 passed" in output
+
+
+def test_shared_memory_of_another_session_is_none_of_ours(tmp_path: Path) -> None:
+    """Whether a folder that comes and stays counts depends on who holds its lock."""
+    body = (
+        "import pathlib, time, transport.shm.files\n"
+        "def test_theirs(tmp_path):\n"
+        f"    pathlib.Path({str(tmp_path)!r}, 'begun').touch()\n"
+        f"    while not pathlib.Path({str(tmp_path)!r}, 'made').exists():\n"
+        "        time.sleep(0.005)\n"
+        "def test_ours():\n"
+        "    global kept\n"
+        "    kept = transport.shm.files.Folder('planted')\n"
+        "    import atexit\n"
+        "    atexit.register(kept.close)\n"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_planted, tmp_path, body)
+        wait_until_sync((tmp_path / "begun").exists, 6 * PATIENCE)
+        folder = Folder("other")
+        try:
+            (tmp_path / "made").touch()
+            _, output = running.result()
+        finally:
+            folder.close()
+    assert "1 failed" in output or "1 error" in output, output
+    assert "file: /dev/shm/callhome-" in output
+    assert "-planted-" in output
+    assert folder.path not in output
 
 
 async def test_wait_until_takes_functions_and_coroutine_functions() -> None:

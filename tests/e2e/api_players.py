@@ -117,16 +117,16 @@ class Player(Actor):
 
     @handles(Through)
     async def through(self, message: Through) -> Any:
-        found = await message.ref.ask(Add(message.amount), timeout=5.0)
+        found = await message.ref.ask(Add(message.amount), timeout=20.0)
         if message.more is None:
             return found
-        return [await each.ask(Add(0), timeout=5.0) for each in message.more["refs"]]
+        return [await each.ask(Add(0), timeout=20.0) for each in message.more["refs"]]
 
     @handles(Given)
     async def given_one(self, message: Given) -> list[int]:
         assert self.peer is not None
         others = [self.peer, *self.deep["all"]]
-        return [await each.ask(Add(message.amount), timeout=5.0) for each in others]
+        return [await each.ask(Add(message.amount), timeout=20.0) for each in others]
 
     @handles(Back)
     async def back(self, message: Back) -> Any:
@@ -136,7 +136,7 @@ class Player(Actor):
     async def round(self, message: Round) -> Any:
         first, *rest = message.names
         next_message = Round(rest) if rest else Add(1)
-        return await self.ref(first).ask(next_message, timeout=2.0)
+        return await self.ref(first).ask(next_message, timeout=20.0)
 
     @handles(Pause)
     async def pause(self, message: Pause) -> str:
@@ -195,6 +195,6 @@ class Asker(Engine[dict[str, Any], Any]):
         if "pause" in request:
             await asyncio.sleep(request["pause"])
         if "ref" in request:
-            yield await request["ref"].ask(Add(request["amount"]), timeout=5.0)
+            yield await request["ref"].ask(Add(request["amount"]), timeout=20.0)
             yield {"ref": request["ref"]}
-        yield await self.peer.ask(Add(0), timeout=5.0)
+        yield await self.peer.ask(Add(0), timeout=20.0)

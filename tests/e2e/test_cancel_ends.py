@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from tests.e2e.raw import raw_home
 from tests.e2e.standing import cluster_on
 from tests.e2e.test_cancel import SLOW, nested, node, queued
 from tests.e2e.watching import Trace, inspect, kill, wait_idle
-from tests.waiting import TICK, wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.mark.parametrize("kind", [Stop, Kill])
@@ -61,14 +60,12 @@ async def test_b93_who_waits_for_the_next_item_hears_of_the_cancel(
                     assert await anext(stream) == number
                 waiting = asyncio.create_task(anext(stream))
                 await trace.until("started", items + 1)
-                began = time.monotonic()
                 assert client.cancel("it", reason="a change of mind")
                 with pytest.raises(Cancelled, match="a change of mind"):
-                    await waiting
-                assert time.monotonic() - began < 2 * TICK
+                    await asyncio.wait_for(waiting, PATIENCE)
                 for _ in range(2):
                     with pytest.raises(Cancelled):
-                        await asyncio.wait_for(anext(stream), 2 * TICK)
+                        await asyncio.wait_for(anext(stream), PATIENCE)
         await wait_idle(client, SLOW)
 
 
@@ -140,7 +137,7 @@ async def test_b94_a_home_that_forgets_a_stream_has_it_killed(tmp_path: Path) ->
         with raw_home(cluster.nodes[0].folder) as home:
             # Anything for the stream that comes now is answered with a Kill to whoever sends it.
             home.send(client.runtime.address, Items(opened.number, 1, [b"\xc0"]))
-            await wait_until(lambda: home.got(Kill), 10 * TICK, "a Kill")
+            await wait_until(lambda: home.got(Kill), what="a Kill")
             assert home.got(Kill)[0].stream == opened.number
             forgotten = Kill(client.runtime.address.incarnation, opened.number, "forgotten")
             client.runtime.port.send(engine, forgotten, control=True)  # none but the home may
@@ -154,7 +151,7 @@ async def test_b96_siblings_of_a_failed_call_do_not_run_on(tmp_path: Path, road:
         fan = [{"tag": "bad", "fails": True, "after": 4}, {"tag": "one"}, {"tag": "two"}]
         with pytest.raises(EngineError, match="no luck"):
             await client.call("t.outer.go", {"fan": fan})
-        await trace.until("ended", 4, within=5 * TICK)
+        await trace.until("ended", 4)
         assert trace.tags("ended") == {"outer", "bad", "one", "two"}
         await wait_idle(client, "t.outer.go", *(f"t.inner.go-{n}" for n in range(3)))
 

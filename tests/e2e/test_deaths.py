@@ -18,13 +18,13 @@ from actors.errors import (
     WorkerLost,
 )
 from tests.e2e.watching import Trace, inspect, kill, program, wait_idle
-from tests.waiting import TICK, wait_until, wait_until_sync
+from tests.waiting import PATIENCE, TICK, wait_until, wait_until_sync
 
 SLOW = "t.slow.go"
 BRISK = "t.brisk.go"
 ENGINES = "tests.e2e.cancel_engines"
-#: How soon callers hear of a death, in seconds; doubled once for machines that are shared.
-TOLD = 2 * TICK
+#: How soon callers hear of a death, in seconds: far below the time that their calls may take.
+TOLD = PATIENCE
 
 
 def node(trace: Trace, replicas: int = 1) -> NodeSpec:
@@ -66,12 +66,12 @@ async def serves(client: Client, endpoint: str = SLOW) -> None:
     async def answers() -> bool:
         try:
             if endpoint == SLOW:
-                return bool(await client.call(SLOW, {"wait": 0.0}, timeout=10 * TICK) == "late")
-            return bool(await client.call(endpoint, {"items": 1}, timeout=10 * TICK) == 0)
+                return bool(await client.call(SLOW, {"wait": 0.0}, timeout=PATIENCE) == "late")
+            return bool(await client.call(endpoint, {"items": 1}, timeout=PATIENCE) == 0)
         except CallHomeError:
             return False
 
-    await wait_until(answers, 50 * TICK, f"{endpoint} serves")
+    await wait_until(answers, 2 * PATIENCE, f"{endpoint} serves")
 
 
 async def test_a_killed_engine_fails_its_streams_behind_all_that_it_had_sent(
@@ -120,7 +120,7 @@ async def test_no_memory_of_a_killed_engine_is_left(tmp_path: Path) -> None:
         assert all(int(array[-1]) == 0 and array.shape == (size,) for array in kept)
         del kept, results
         # The streams are still there, and what they raised must not hold their reader's items.
-        await wait_until(lambda: mapped("memfd") == 0, 10 * TICK, "its memory is unmapped")
+        await wait_until(lambda: mapped("memfd") == 0, what="its memory is unmapped")
         assert len(streams) == 50
         await serves(client)
 
@@ -171,7 +171,7 @@ async def test_an_engine_that_dies_before_it_accepts_is_a_lost_worker(tmp_path: 
 async def test_one_dead_replica_does_not_disturb_the_others(tmp_path: Path) -> None:
     trace = Trace(tmp_path)
     async with Cluster(node(trace, replicas=2)) as cluster, cluster.client() as client:
-        streams = await open_all(client, 10, items=3, wait=1.0)
+        streams = await open_all(client, 10, items=3, wait=2.0)
         await trace.until("sent", 10)
         kill(client.ref(f"{SLOW}-0").address.pid)
         results = await asyncio.gather(*map(rest, streams))
@@ -197,16 +197,14 @@ async def test_a_killed_client_gives_everything_back(tmp_path: Path) -> None:
             assert (await inspect(client, SLOW))["in_flight"] == 50
             assert (await leases(client)) > 0
             kill(caller.pid)
-            died = time.monotonic()
-            await trace.until("ended", 50, within=10 * TICK)
-        assert max(event.time for event in trace.events("ended")) - died < 5 * TICK
+            await trace.until("ended", 50)  # and not behind their 30 s
         assert trace.count("completed") == 0
         await wait_idle(client, SLOW)
 
         async def returned() -> bool:
             return await leases(client) == 0
 
-        await wait_until(returned, 10 * TICK, "leases are back")
+        await wait_until(returned, what="leases are back")
 
 
 async def leases(client: Client) -> int:
@@ -242,7 +240,7 @@ async def test_a_killed_router_takes_no_accepted_stream_with_it(tmp_path: Path) 
             (worker,) = (each for each in found["workers"] if each["endpoint"] == SLOW)
             return bool(worker["load"] == 5 and worker["permits"] == found["in_flight"] == 0)
 
-        await wait_until(knows, 10 * TICK)
+        await wait_until(knows)
         for items, error, _ in await asyncio.gather(*map(rest, accepted)):
             assert error is None
             assert items == [1, "late"]
@@ -263,12 +261,12 @@ async def test_nothing_runs_on_when_the_supervisor_is_killed(tmp_path: Path) -> 
         for items, error, _ in await asyncio.gather(*map(rest, streams)):
             assert items == [0]
             assert type(error) is PeerLost
-        await wait_until(lambda: not any(map(lives, pids)), 30 * TICK, "all actors are gone")
+        await wait_until(lambda: not any(map(lives, pids)), what="all actors are gone")
         began = time.monotonic()
         with pytest.raises(CallHomeError):
-            await client.call(SLOW, {}, timeout=10 * TICK)
-        assert time.monotonic() - began < 10 * TICK
-        ended, how = await asyncio.wait_for(cluster.wait_ended(), 10 * TICK)
+            await client.call(SLOW, {}, timeout=300 * TICK)
+        assert time.monotonic() - began < 2 * PATIENCE
+        ended, how = await asyncio.wait_for(cluster.wait_ended(), PATIENCE)
         assert ended == "a"
         assert "SIGKILL" in str(how)
     assert not there(info.folder)
@@ -282,7 +280,7 @@ async def test_a_later_start_sweeps_what_a_killed_launcher_and_node_left(tmp_pat
         info = first.nodes[0]
         left = f"{info.folder}/router.1234.d"
         kill(info.address.pid)
-        await wait_until(lambda: not any(lives(each.pid) for each in info.children), 30 * TICK)
+        await wait_until(lambda: not any(lives(each.pid) for each in info.children))
         leave(left)
         assert there(f"{info.folder}/node.json")
         lines: list[str] = []

@@ -27,10 +27,12 @@ from tests.e2e.api_players import RAISED, Back, Fork, Given, Pause, Raise, Round
 from tests.e2e.standing import Standing, standing
 from tests.kernel.players import Add
 from tests.ports import free_address
-from tests.waiting import TICK, wait_until
+from tests.waiting import PATIENCE, TICK, wait_until
 
 HERE = "tests.e2e.api_players:"
 ASK = "t.ask.refs"
+#: Timeout of what must not end by it, in seconds: more than ``within`` allows.
+LONG = 6 * PATIENCE
 ACTORS = [
     ActorSpec("a", HERE + "Player", args={"peer": Ref("b"), "deep": {"all": [Ref("c"), Ref("b")]}}),
     ActorSpec("b", HERE + "Player"),
@@ -46,7 +48,7 @@ def node() -> Iterator[Standing]:
         yield found
 
 
-def within(begun: float, limit: float = 10 * TICK) -> None:
+def within(begun: float, limit: float = 4 * PATIENCE) -> None:
     took = time.monotonic() - begun
     assert took < limit, f"it took {took:.2f} s"
 
@@ -61,14 +63,14 @@ async def test_b170_any_exception_reaches_the_caller(node: Standing, how: str) -
     async with node.client() as client:
         begun = time.monotonic()
         with pytest.raises(EngineError, match=texts[how]) as asked:
-            await client.ref("a").ask(Raise(how), timeout=5.0)
+            await client.ref("a").ask(Raise(how), timeout=LONG)
         with pytest.raises(EngineError, match=texts[how]) as called:
-            await client.call(ASK, {"raise": how}, timeout=5.0)
+            await client.call(ASK, {"raise": how}, timeout=LONG)
         within(begun)
         for error in (asked.value, called.value):
             assert error.remote_type.endswith(names[how])
             assert "Traceback" in error.remote_traceback
-        assert isinstance(await client.call(ASK, {}, timeout=5.0), int)
+        assert isinstance(await client.call(ASK, {}, timeout=LONG), int)
         for name in ("a", "asker"):
             assert client.ref(name).address.pid == node.pids[name]
 
@@ -114,7 +116,7 @@ async def test_b171_another_loop_or_thread_is_told_so(node: Standing) -> None:
         loop = asyncio.get_running_loop()
 
         def threadsafe() -> Any:
-            call = asyncio.run_coroutine_threadsafe(client.call(ASK, {}, timeout=5.0), loop)
+            call = asyncio.run_coroutine_threadsafe(client.call(ASK, {}, timeout=LONG), loop)
             return call.result(10.0)
 
         assert isinstance(await asyncio.to_thread(threadsafe), int)
@@ -146,7 +148,7 @@ def test_b171_a_loop_that_has_ended_is_told_so_and_leaves_nothing(node: Standing
         async with node.client() as other:
 
             async def idle() -> bool:
-                async with other.ref("asker").stream(Inspect(), timeout=5.0) as answers:
+                async with other.ref("asker").stream(Inspect(), timeout=LONG) as answers:
                     return [each["in_flight"] async for each in answers] == [0]
 
             await wait_until(idle, what="the engine was told that its caller has gone")
@@ -163,7 +165,7 @@ async def test_b36_many_threads_never_abort_the_process(node: Standing) -> None:
             async def calls() -> None:
                 for _ in range(500):
                     try:
-                        await client.ref("b").ask(Add(0), timeout=5.0)
+                        await client.ref("b").ask(Add(0), timeout=LONG)
                         other[number] += 1
                     except LocalProtocolError:
                         wrong[number] += 1
@@ -180,7 +182,7 @@ async def test_b36_many_threads_never_abort_the_process(node: Standing) -> None:
         for each in threads:
             await asyncio.to_thread(each.join)
         assert (sum(right), sum(wrong), sum(other)) == (8 * 25, 8 * 500, 0)
-        assert isinstance(await client.call(ASK, {}, timeout=5.0), int)
+        assert isinstance(await client.call(ASK, {}, timeout=LONG), int)
 
 
 # ------------------------------------------------------------------------------ B173: references
@@ -189,40 +191,40 @@ async def test_b36_many_threads_never_abort_the_process(node: Standing) -> None:
 async def test_b173_a_reference_works_where_it_arrives(node: Standing) -> None:
     async with node.client() as client:
         a, b, c = (client.ref(name) for name in "abc")
-        before = await b.ask(Add(0), timeout=5.0)
-        assert await a.ask(Through(b, 3), timeout=5.0) == before + 3
+        before = await b.ask(Add(0), timeout=LONG)
+        assert await a.ask(Through(b, 3), timeout=LONG) == before + 3
         nested = Through(b, 1, {"refs": [c, b]})
-        assert await a.ask(nested, timeout=5.0) == [await c.ask(Add(0), timeout=5.0), before + 4]
-        back = await a.ask(Back(b), timeout=5.0)
+        assert await a.ask(nested, timeout=LONG) == [await c.ask(Add(0), timeout=5.0), before + 4]
+        back = await a.ask(Back(b), timeout=LONG)
         assert [back[key].name for key in ("same", "own")] == ["b", "a"]
-        assert await back["same"].ask(Add(1), timeout=5.0) == before + 5
+        assert await back["same"].ask(Add(1), timeout=LONG) == before + 5
         await a.tell(Through(b, 1))
-        assert await a.ask(Through(b, 0), timeout=5.0) == before + 6
+        assert await a.ask(Through(b, 0), timeout=LONG) == before + 6
 
 
 @pytest.mark.parametrize("codec", ["msgpack", "json"])
 async def test_b173_engines_take_references(node: Standing, codec: str) -> None:
     async with node.client() as client:
         b = client.ref("b")
-        before = await b.ask(Add(0), timeout=5.0)
+        before = await b.ask(Add(0), timeout=LONG)
         request = {"ref": b, "amount": 2}
-        async with client.stream(ASK, request, timeout=5.0, codec=codec) as items:
+        async with client.stream(ASK, request, timeout=LONG, codec=codec) as items:
             found = [item async for item in items]
         assert found[0] == found[2] == before + 2
-        assert await found[1]["ref"].ask(Add(1), timeout=5.0) == before + 3
+        assert await found[1]["ref"].ask(Add(1), timeout=LONG) == before + 3
 
 
 async def test_b173_references_are_arguments_of_specs(node: Standing) -> None:
     async with node.client() as client:
-        b, c = [await client.ref(name).ask(Add(0), timeout=5.0) for name in "bc"]
-        assert await client.ref("a").ask(Given(1), timeout=5.0) == [b + 1, c + 1, b + 2]
+        b, c = [await client.ref(name).ask(Add(0), timeout=LONG) for name in "bc"]
+        assert await client.ref("a").ask(Given(1), timeout=LONG) == [b + 1, c + 1, b + 2]
 
 
 async def test_b173_a_reference_of_a_dead_actor_says_so(node: Standing) -> None:
     async with node.client() as client:
         begun = time.monotonic()
         with pytest.raises(ActorDead, match="no actor 'nobody' is alive"):
-            await client.ref("a").ask(Through(client.ref("nobody"), 1), timeout=5.0)
+            await client.ref("a").ask(Through(client.ref("nobody"), 1), timeout=LONG)
         within(begun)
 
 
@@ -235,13 +237,13 @@ async def test_b173_references_in_the_launchers_process_and_not_beyond_the_node(
         name="far", actors=[ActorSpec("b", HERE + "Player")], engines=[ENGINE], listen=door
     )
     async with Cluster([near, far]) as cluster, cluster.client("near") as client:
-        assert await client.ref("here").ask(Given(2), timeout=5.0) == [2]
+        assert await client.ref("here").ask(Given(2), timeout=LONG) == [2]
         request = {"ref": cluster.ref("b", "near"), "amount": 5}
         with pytest.raises(Unsupported, match="reference to actor 'b' of another node"):
-            await client.call(ASK, request, timeout=5.0)
-        assert await cluster.ref("b", "far").ask(Add(0), timeout=5.0) == 0
-        back = await cluster.ref("here").ask(Back(cluster.ref("b")), timeout=5.0)
-        assert await back["same"].ask(Add(1), timeout=5.0) == 3
+            await client.call(ASK, request, timeout=LONG)
+        assert await cluster.ref("b", "far").ask(Add(0), timeout=LONG) == 0
+        back = await cluster.ref("here").ask(Back(cluster.ref("b")), timeout=LONG)
+        assert await back["same"].ask(Add(1), timeout=LONG) == 3
 
 
 def test_b173_a_reference_is_neither_pickled_nor_copied_nor_used_unbound() -> None:
@@ -262,10 +264,10 @@ async def test_b174_a_cycle_is_an_error_and_no_deadlock(node: Standing, names: l
     async with node.client() as client:
         begun = time.monotonic()
         with pytest.raises(LocalProtocolError, match="re-entrant"):
-            await client.ref("a").ask(Round(names), timeout=5.0)
+            await client.ref("a").ask(Round(names), timeout=LONG)
         within(begun)
         for name in "abc":
-            assert isinstance(await client.ref(name).ask(Add(0), timeout=5.0), int)
+            assert isinstance(await client.ref(name).ask(Add(0), timeout=LONG), int)
 
 
 # ------------------------------------------------------------------------------------ B176: limits
@@ -290,8 +292,8 @@ async def test_b176_a_limit_that_is_none_is_refused(node: Standing, limit: Any) 
 
 
 async def test_b176_slow_work_is_not_cut_and_nobody_is_told_soon(node: Standing) -> None:
-    pause = 15 * TICK
-    async with node.client(call_timeout=pause / 3, first_item_timeout=pause / 3) as client:
+    pause = 20 * TICK
+    async with node.client(call_timeout=pause / 4, first_item_timeout=pause / 4) as client:
         slow = {"pause": pause}
         calls = [
             client.call(ASK, slow, timeout=None),
@@ -303,13 +305,12 @@ async def test_b176_slow_work_is_not_cut_and_nobody_is_told_soon(node: Standing)
             client.call(ASK, slow),
             client.ref("c").ask(Pause(pause)),
             anext(client.stream(ASK, slow)),
-            anext(client.stream(ASK, slow, first_item_timeout=None, timeout=pause / 3)),
+            anext(client.stream(ASK, slow, first_item_timeout=None, timeout=pause / 4)),
         ]
-        begun = time.monotonic()
         whole = asyncio.gather(*calls)
         for each in await asyncio.gather(*cut, return_exceptions=True):
             assert isinstance(each, DeadlineExceeded), each
-        within(begun, pause)
+        assert not whole.done()
         assert len(await whole) == 4
         begun = time.monotonic()
         with pytest.raises(NoWorkers):
@@ -322,7 +323,7 @@ async def test_b176_slow_work_is_not_cut_and_nobody_is_told_soon(node: Standing)
 
 async def test_b177_what_is_told_is_handled_though_nobody_keeps_it(node: Standing) -> None:
     async with node.client() as client:
-        before = await client.ref("c").ask(Add(0), timeout=5.0)
+        before = await client.ref("c").ask(Add(0), timeout=LONG)
         for number in range(1000):
             await client.ref("c").tell(Add(1))
             if number % 10 == 0:
@@ -333,15 +334,13 @@ async def test_b177_what_is_told_is_handled_though_nobody_keeps_it(node: Standin
 async def test_b35_a_forked_child_is_told_so_and_harms_nobody(node: Standing) -> None:
     async with node.client() as client:
         a = client.ref("a")
-        begun = time.monotonic()
-        async with a.stream(Fork(), timeout=10.0) as answers:
+        async with a.stream(Fork(), timeout=LONG) as answers:
             told = (await anext(answers)).splitlines()
-        within(begun, 30 * TICK)
         assert [line.split(":")[0] for line in told] == ["ask", "tell", "call", "frame"]
         assert told.pop() == "frame: the arena is closed: its actor has stopped"
         for line in told:
             assert "LocalProtocolError" in line
             assert "of which this one is a fork" in line
         for _ in range(100):
-            assert isinstance(await a.ask(Through(client.ref("b"), 1), timeout=5.0), int)
+            assert isinstance(await a.ask(Through(client.ref("b"), 1), timeout=LONG), int)
         assert a.address.pid == node.pids["a"]

@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 
 from actors import Client, Cluster, EngineSpec, Frame, NodeSpec, Settings
-from actors.errors import CallHomeError, EngineError, MemoryExhausted, PeerLost
+from actors.errors import EngineError, MemoryExhausted, PeerLost
 from tests.e2e import frames
 from tests.e2e.frame_engines import (
     BOOMS,
@@ -33,10 +32,13 @@ from tests.e2e.frame_engines import (
 )
 from tests.e2e.frames import memory_of, wait_free
 from tests.e2e.standing import Standing, standing, wait_idle, wait_returned
-from tests.waiting import TICK, require_root, wait_until
+from tests.leaks import shared
+from tests.waiting import PATIENCE, require_root, wait_until
 
 KIB, MIB = 1 << 10, 1 << 20
 IDLE = 0.4
+#: How long what has to happen may take on a busy machine, in seconds.
+LONG = 6 * PATIENCE
 CHECKS = EngineSpec(endpoint="m.checks.go", engine=HERE + "checks", name="checks", replicas=3)
 #: Small enough that what is under test is met at once: 4 slots of 1 MiB.
 SMALL: dict[str, Any] = {"arena_step": MIB, "arena_limit": 4 * MIB}
@@ -143,7 +145,7 @@ KEYS = ("segments", "leases", "borrowed")
 
 
 async def test_b02_a_killed_producer_leaves_nothing_and_disturbs_nobody() -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = shared()
     settings = Settings.load(arena_step=4 * MIB, arena_limit=16 * MIB)
     spec = NodeSpec(engines=[WAITS, HOLDS], settings=settings)
     async with Cluster(spec) as cluster, cluster.client() as client:
@@ -162,7 +164,7 @@ async def test_b02_a_killed_producer_leaves_nothing_and_disturbs_nobody() -> Non
             assert number == 200
             with pytest.raises(PeerLost, match="SIGKILL"):
                 await anext(held)
-        assert set(os.listdir("/dev/shm")) == before
+        assert shared() == before
         await wait_until(lambda: not _maps_of("holds", client), what="its memory is unmapped")
 
 
@@ -178,26 +180,21 @@ async def test_b08_a_dead_and_a_stopped_reader_hold_up_nobody() -> None:
         workers = {each.worker: each.instance for each in await client.workers("m.checks.go")}
         dead, stopped, third = sorted(workers)
         answered: dict[str, int] = dict.fromkeys(workers, 0)
-        longest = 0.0
 
         async def feed(name: str) -> None:
-            nonlocal longest
             async with client.open("m.checks.go", instance=workers[name], timeout=60.0) as chat:
-                number, last = 0, time.monotonic()
+                number = 0
                 while number < 40 or (name == third and not ready.is_set()):
                     frame = await client.frames.wait_new(128 * KIB, "u1", timeout=30.0)
                     await chat.send(write(frame, number))
                     assert await chat.recv() == number
                     number += 1
                     answered[name] = number
-                    if name == third:
-                        longest = max(longest, time.monotonic() - last)
-                        last = time.monotonic()
                     await asyncio.sleep(0.01)
 
         ready = asyncio.Event()
         tasks = {name: asyncio.create_task(feed(name)) for name in workers}
-        await wait_until(lambda: min(answered.values()) >= 5)
+        await wait_until(lambda: min(answered.values()) >= 5, LONG)
         os.kill(pids[stopped], signal.SIGSTOP)
         os.kill(pids[dead], signal.SIGKILL)
         with pytest.raises(PeerLost, match="SIGKILL"):
@@ -206,14 +203,14 @@ async def test_b08_a_dead_and_a_stopped_reader_hold_up_nobody() -> None:
         def free_of_the_dead() -> bool:
             return not any(each["pid"] == pids[dead] for each in client.memory()["leases"])
 
-        await wait_until(free_of_the_dead, 20 * TICK, "the dead one has no lease")
+        await wait_until(free_of_the_dead, LONG, "the dead one has no lease")
         at = answered[third]
-        await wait_until(lambda: answered[third] >= at + 50, what="the third goes on")
+        await wait_until(lambda: answered[third] >= at + 50, LONG, "the third goes on")
+        assert not tasks[stopped].done()
         os.kill(pids[stopped], signal.SIGCONT)
         await tasks[stopped]  # the exact sequence, to its end
         ready.set()
         await tasks[third]
-        assert longest < 10 * TICK
         await wait_returned(client)
 
 
@@ -278,18 +275,13 @@ async def test_b23_a_reader_that_was_paused_reads_what_was_sent(node: Standing) 
             frame = write(client.frames.new(MIB, "u1"), 23)
             task = asyncio.create_task(client.call("m.echo.go", frame, timeout=60.0))
             await asyncio.sleep(5.0)  # the pause that the report asks for
-            assert not task.done() or task.exception() is not None
+            assert not task.done()
         finally:
             os.kill(node.pids["echo"], signal.SIGCONT)
-        resumed = time.monotonic()
-        try:
-            back = await task
-        except CallHomeError:
-            assert time.monotonic() - resumed < 10 * TICK
-        else:
-            check(back.array, 23)
-            del back
-        del task
+        # Of the two outcomes that the report allows ours is always the frame, whole.
+        back = await task
+        check(back.array, 23)
+        del back, task
         await wait_returned(client)
 
 

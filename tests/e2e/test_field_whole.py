@@ -29,6 +29,7 @@ from tests.e2e.reconnects import ECHO, ENGINE
 from tests.e2e.standing import FarClient, on_road
 from tests.e2e.watching import Trace, kill
 from tests.kernel.players import Add
+from tests.leaks import shared
 from tests.waiting import PATIENCE, TICK, wait_until
 
 MIB = 1 << 20
@@ -192,14 +193,14 @@ async def test_b49_of_two_engines_one_is_killed_under_ten_streams(tmp_path: Path
 
 
 async def test_b02_files_of_a_killed_producer_go_while_its_node_lives() -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = shared()
     settings = Settings.load(arena_step=4 * MIB, arena_limit=16 * MIB, frame_road="file")
     spec = NodeSpec(engines=[WAITS, HOLDS], settings=settings)
     async with Cluster(spec) as cluster, cluster.client(settings=settings) as client:
         pids = {child.name: child.pid for child in cluster.nodes[0].children}
         async with client.stream("m.holds.go", {"n": 10, "size": MIB}, timeout=60.0) as held:
             assert await anext(held) == 10
-            mine = set(os.listdir("/dev/shm")) - before
+            mine = shared() - before
             assert mine
             async with client.stream("m.waits.go", {"n": 20, "size": 64 << 10}) as items:
                 number = 0
@@ -208,14 +209,14 @@ async def test_b02_files_of_a_killed_producer_go_while_its_node_lives() -> None:
                     del frame
                     number += 1
                     if number == 5:
-                        both = set(os.listdir("/dev/shm")) - before
+                        both = shared() - before
                         assert len(both) > len(mine)
                         kill(pids["holds"])
             assert number == 20
             with pytest.raises(PeerLost, match="SIGKILL"):
                 await anext(held)
-        await wait_until(lambda: not set(os.listdir("/dev/shm")) & mine, what="its files are gone")
-    assert set(os.listdir("/dev/shm")) <= before
+        await wait_until(lambda: not shared() & mine, what="its files are gone")
+    assert shared() <= before
 
 
 @pytest.mark.parametrize("who", ["ingress", "node"])

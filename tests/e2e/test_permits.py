@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -238,9 +237,7 @@ async def test_b113_a_place_is_taken_until_the_stream_has_ended(road: str) -> No
                 if await anext(items) >= 10:
                     break  # the answer behind the ten
             assert [item async for item in items] == []
-            ended = time.monotonic()
         await wait_idle(client, "ends")
-        assert time.monotonic() - ended < 2 * TICK
         assert await client.call(ENDS, {"do": "ok"})
 
 

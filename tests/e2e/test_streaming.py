@@ -323,13 +323,15 @@ async def carried(client: Client, count: int) -> bool:
 
 async def test_b82_a_single_item_does_not_wait_for_company(node: Standing) -> None:
     async with node.client() as client:
-        times = []
-        for _ in range(20):
+        quickest = 1.0
+        for _ in range(200):  # until the machine has a quiet moment: a timer would show each time
             begun = time.perf_counter()
             async with client.stream(GO, {"do": "hang_after", "n": 1}, timeout=10.0) as items:
                 assert await anext(items) == 0
-                times.append(time.perf_counter() - begun)
-        assert sorted(times)[10] < 0.2 * TICK  # far below any timer of ours
+                quickest = min(quickest, time.perf_counter() - begun)
+            if quickest < 0.1 * TICK:
+                break
+        assert quickest < 0.1 * TICK  # far below any timer of ours
 
 
 # ----------------------------------------------------------------------------------------- shapes

@@ -21,6 +21,7 @@ from actors.errors import (
 )
 from tests.e2e.engines import ARRAYS, ECHO, HIDDEN, PART, set_dumpable, set_powers
 from tests.e2e.standing import ROADS, Standing, inspect, standing, wait_idle, wait_returned
+from tests.leaks import shared
 from tests.waiting import wait_until
 
 GO = "t.part.go"
@@ -328,12 +329,12 @@ async def test_where_memory_cannot_be_mapped_bytes_go_in_line(node: Standing) ->
 
 async def test_b07_between_nodes_bytes_go_in_line(node: Standing) -> None:
     """No handle leaves its node, and nothing of the send is left in /dev/shm."""
-    before = set(os.listdir("/dev/shm"))
+    before = shared()
     array = np.arange(MIB, dtype="i4")
     async with node.client() as client:
         assert np.array_equal(await echo(client, array), array)
         if node.road == "nodes":
             engines = {each.address.incarnation for each in client.records()}
             assert engines.isdisjoint(client.runtime.memory.reading.roads.owners)
-        assert set(os.listdir("/dev/shm")) <= before
+        assert shared() <= before
         await lends_nothing(client)

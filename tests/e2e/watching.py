@@ -18,7 +18,7 @@ from actors.cluster.launcher import Cluster
 from actors.errors import CallHomeError
 from actors.kernel.ref import Ref
 from actors.messages import Inspect
-from tests.waiting import TICK, wait_until
+from tests.waiting import PATIENCE, TICK, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,7 +62,7 @@ async def inspect(client: Client | Cluster, name: str) -> dict[str, Any]:
     """What an actor carries; empty while it does not live."""
     try:
         ref: Ref = client.ref(name)
-        async with ref.stream(Inspect(), timeout=20 * TICK) as answers:
+        async with ref.stream(Inspect(), timeout=PATIENCE) as answers:
             async for answer in answers:
                 found: dict[str, Any] = answer
                 return found
@@ -84,7 +84,7 @@ async def idle(client: Client | Cluster, *engines: str, router: str = "router") 
 
 
 async def wait_idle(
-    client: Client | Cluster, *engines: str, router: str = "router", within: float = 20 * TICK
+    client: Client | Cluster, *engines: str, router: str = "router", within: float = 2 * PATIENCE
 ) -> None:
     """Wait until permits, places and queue places are back."""
 

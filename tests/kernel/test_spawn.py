@@ -140,7 +140,7 @@ async def test_slow_start_times_out_and_is_killed(run: str) -> None:
     with pytest.raises(SpawnError, match=r"not ready after .* start_timeout") as caught:
         await one.wait_ready()
     assert caught.value.details["stage"] == "timeout"
-    assert time.monotonic() - began < 20 * TICK
+    assert time.monotonic() - began < 20 * TICK + PATIENCE
     assert (await one.wait_exit()).code == -signal.SIGKILL
 
 
@@ -158,7 +158,7 @@ async def test_deaf_child_is_killed_after_the_grace_time(run: str) -> None:
     await one.wait_ready()
     began = time.monotonic()
     how = await one.stop(3 * TICK)
-    assert 3 * TICK <= time.monotonic() - began < 10 * TICK
+    assert 3 * TICK <= time.monotonic() - began < PATIENCE
     assert str(how) == "killed by SIGKILL"
 
 
@@ -273,8 +273,9 @@ async def test_children_of_a_killed_parent_are_gone(
     assert start_time(pid)
     parent.kill()
     # Without the signal it is the watcher thread: SIGTERM at once, a hard exit 2 s later.
-    await wait_until(lambda: start_time(pid) == 0, timeout=PATIENCE)
+    await wait_until(lambda: start_time(pid) == 0, timeout=6 * PATIENCE)
     await parent.wait()
+    await wait_until(lambda: not os.path.exists(f"/proc/{pid}"), what="it is reaped by its heir")
 
 
 async def test_an_interrupt_to_the_group_does_not_reach_children(run: str) -> None:

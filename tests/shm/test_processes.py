@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.leaks import shared
 from tests.shm.peer import ROOT, Peer, announcement, lend_to, plain
 from transport.errors import AttachFailed
 from transport.shm.memory import Memory
@@ -137,10 +138,10 @@ def test_frames_go_both_ways_at_once(memory: Memory) -> None:
 
 
 def test_no_name_is_left_where_files_would_be(memory: Memory) -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = shared()
     with Peer(PEER) as reader:
         lend_to(reader, memory, frame_for(memory, 1), PEER)
-        assert set(os.listdir("/dev/shm")) == before
+        assert shared() == before
 
 
 def test_a_bad_announcement_is_refused_over_there(memory: Memory) -> None:
@@ -166,7 +167,7 @@ def _published(owner: Peer) -> tuple[Any, list[Any]]:
 
 
 def test_b01_a_mere_reader_that_ends_takes_nothing_with_it() -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = shared()
     with Peer(PEER, step=8 * MIB) as owner:
         handle, told = _published(owner)
         for reader in (7, 8):  # interpreters of their own, one after the other
@@ -178,7 +179,7 @@ def test_b01_a_mere_reader_that_ends_takes_nothing_with_it() -> None:
         segment, offset, generation = handle[1], handle[2], handle[4]
         owner.ask("release", ME, [[segment, offset, generation]])
         assert owner.ask("statistics")["slots"] == 0
-        assert set(os.listdir("/dev/shm")) <= before
+        assert shared() <= before
         assert owner.finish() == (0, b"")
 
 
