@@ -45,6 +45,9 @@ class Drainer:
         self._begun = False
         self._until = math.inf
         self._limit = 0.0
+        self._stops = f"{runtime.address.name} stops"
+        #: Somebody has asked once more, and ended the time before its limit.
+        self._hurried = False
         self._answering: asyncio.Task[None] | None = None
         runtime.on(Drain, self._asked)
 
@@ -52,8 +55,10 @@ class Drainer:
         if sender != self._runtime.node:
             raise RemoteProtocolError("only the node drains its actors")
         if self._answering is not None and not self._answering.done():
-            self._until = min(self._until, self._loop.time() + max(0.0, message.limit))
+            self._shorten(self._loop.time() + max(0.0, message.limit))
             return
+        if message.why:
+            self._stops = f"{self._runtime.address.name} stops, since {message.why}"
         work = self._answer(sender, message.limit)
         self._answering = self._tasks.create_task(work, name="drain")
 
@@ -68,7 +73,11 @@ class Drainer:
 
     def hurry(self) -> None:
         """What is under way has no more time."""
-        self._until = min(self._until, self._loop.time())
+        self._shorten(self._loop.time())
+
+    def _shorten(self, until: float) -> None:
+        if until < self._until:
+            self._until, self._hurried = until, True
 
     async def wait_drained(self, limit: float) -> int:
         """Refuse what is new and wait for what is under way, at most ``limit`` seconds, or those
@@ -77,7 +86,7 @@ class Drainer:
         until = self._loop.time() + max(0.0, limit)
         if not self._begun:
             self._begun, self._limit = True, limit
-            self._actor.refuse(f"{self._runtime.address.name} stops")
+            self._actor.refuse(self._stops)
         self._until = min(self._until, until)
         while left := self._actor.under_way():
             rest = self._until - self._loop.time()
@@ -88,10 +97,11 @@ class Drainer:
         return 0
 
     def _reason(self) -> str:
-        name = self._runtime.address.name
         if self._limit <= 0:
-            return f"{name} stops, and streams get no time to end (setting drain_limit)"
+            return f"{self._stops}, and streams get no time to end (setting drain_limit)"
+        if self._hurried:
+            return f"{self._stops}, and was asked once more: streams get no more time to end"
         return (
-            f"{name} stops, and the time for streams to end is over "
+            f"{self._stops}, and the time for streams to end is over "
             f"(setting drain_limit, {self._limit:g} s)"
         )

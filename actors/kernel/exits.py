@@ -79,7 +79,11 @@ def _stat(pid: str) -> list[str]:
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:
-    for entry in os.listdir("/proc"):
+    try:
+        entries = os.listdir("/proc")
+    except OSError:  # out of descriptors: they end with their parents, or at the next start
+        return
+    for entry in entries:
         if entry.isdigit() and (fields := _stat(entry)):
             yield int(entry), fields
 

@@ -132,6 +132,7 @@ async def test_b52_a_second_signal_ends_the_time_of_streams() -> None:
         os.kill(serving_pid(cluster), signal.SIGTERM)
         _, error = await asyncio.wait_for(task, PATIENCE)
         assert isinstance(error, ConnectionLost)
+        assert "asked once more" in str(error)
         _, how = await asyncio.wait_for(cluster.wait_ended(), PATIENCE)
         assert how.clean
 
