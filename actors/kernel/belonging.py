@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from transport.bus import forked
+from transport.bus.crowd import Crowd
 from transport.errors import CallHomeError, ConnectionLost, LocalProtocolError
 from transport.wire import stream as machine
 
@@ -38,6 +39,7 @@ class Belonging:
         #: Why nothing more comes in here, once that is so.
         self.broken: CallHomeError | None = None
         self._timer: asyncio.TimerHandle | None = loop.call_later(_LOOK, self._look)
+        self._crowd = Crowd(runtime.address.name, runtime.port.claims, loop)
         forked.keep(self)
 
     def misuse(self) -> CallHomeError:
@@ -79,6 +81,7 @@ class Belonging:
             self._lost(fault)
             return
         self._fault = fault
+        self._crowd.check()
         self._timer = self._loop.call_later(_LOOK, self._look)
 
     def _lost(self, fault: str) -> None:
@@ -97,5 +100,6 @@ class Belonging:
 
     def close(self) -> None:
         """Look no more."""
+        self._crowd.close()
         if self._timer is not None:
             self._timer.cancel()

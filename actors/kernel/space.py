@@ -11,6 +11,8 @@ import json
 import os
 import socket
 
+from transport.bus.claim import HIDDEN
+
 
 def own_space() -> int:
     """The number of this process's PID namespace; 0 where the system does not tell."""
@@ -61,6 +63,11 @@ def knock(path: str) -> socket.socket:
     try:
         caller.setblocking(False)
         caller.connect(path)
+    except FileNotFoundError:
+        caller.close()
+        if os.path.exists(path + HIDDEN):
+            raise BlockingIOError(f"{path} takes no new connections") from None
+        raise
     except BaseException:
         caller.close()
         raise

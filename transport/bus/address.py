@@ -61,6 +61,7 @@ def remove_inboxes(run: str, address: Address) -> None:
 
     ZeroMQ leaves the files of closed ipc sockets behind, and who was killed can remove nothing.
     """
-    for lane in ("d", "c", "m", "b"):  # "b": its signs of life (actors.kernel.beats)
+    # "b": its signs of life (actors.kernel.beats); "full": see transport.bus.crowd
+    for lane in ("d", "c", "m", "b", "d.full", "c.full"):
         with contextlib.suppress(FileNotFoundError, LocalProtocolError):
             os.unlink(inbox_path(run, address, lane))

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 import zmq
 
 from transport.bus.address import Address
+from transport.bus.claim import HIDDEN
 from transport.bus.flow import Flight
+from transport.bus.intake import Complaints
 from transport.bus.socket import Outlet
 from transport.errors import LocalProtocolError, OutboxFull, PeerLost
 from transport.wire.message import BatchWriter, Message
@@ -21,6 +23,8 @@ log = logging.getLogger("callhome.bus")
 #: Bytes a second that a peer's ZeroMQ takes at least, whatever its actor does: a thread of its own
 #: reads. Local sockets carry some ten times as much.
 _RATE = 100 << 20
+#: Who has no socket left has none for each of many peers, again and again.
+_complaints = Complaints()
 
 
 class Outbox:
@@ -62,6 +66,9 @@ class Outbox:
         is no socket left.
         """
         if not os.path.exists(path):  # ZeroMQ would wait for it for ever
+            if os.path.exists(path + HIDDEN):
+                text = f"{self.address} takes no new peers: it has hardly a descriptor left"
+                raise OutboxFull(f"{text}; raise its ulimit -n, or try again later")
             text = f"{self.address} has no inbox at {path}: it has closed, or was never there"
             raise PeerLost(f"{text}; look it up again", sent="no")
         try:
@@ -69,7 +76,8 @@ class Outbox:
         except zmq.ZMQError as error:
             # Out of descriptors or sockets. It costs this peer, not its whole actor.
             text = f"no socket can be opened towards {self.address}: {error}; raise ulimit -n"
-            log.error("%s", text)
+            if _complaints.due(0, "no socket"):
+                log.error("%s", text)
             raise OutboxFull(text) from error
 
     def packed(self, writer: BatchWriter, messages: list[Message], sender: Address) -> bytes:

@@ -89,13 +89,13 @@ class Port:
         #: Outboxes of ports of this process that wait until data is read here again.
         self._waiting: dict[Outbox, Port] = {}
         self.batches_out = self.messages_out = 0
-        self._claims: list[Claim] = []
+        self.claims: list[Claim] = []
         self._data = self._bind("d", self._intake.data)
         try:
             self._control = self._bind("c", self._intake.control)
         except BaseException:
             self._data.close()
-            self._claims[0].release()
+            self.claims[0].release()
             raise
         bus.ports[address.incarnation] = self
         forked.keep(self)
@@ -109,12 +109,12 @@ class Port:
         except zmq.ZMQError as error:
             claim.abandon()
             raise LocalProtocolError(f"inbox {claim.path} cannot be bound: {error}") from error
-        self._claims.append(claim)
+        self.claims.append(claim)
         return inbox
 
     def fault(self) -> str:
         """What is wrong with the inboxes, whose files others can reach; "" when all is well."""
-        return next(filter(None, (claim.fault() for claim in self._claims)), "")
+        return next(filter(None, (claim.fault() for claim in self.claims)), "")
 
     def _told(self, sender: int, message: Message) -> None:
         """What ports say to each other: how far the other one has read."""

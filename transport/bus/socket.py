@@ -55,6 +55,7 @@ class Inbox:
         except zmq.ZMQError:
             self._socket.close(0)
             raise
+        self._claim = claim
         self._deliver = deliver
         self._burst = burst
         self._loop = asyncio.get_running_loop()
@@ -117,10 +118,12 @@ class Inbox:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._fd)
             self._socket.close(0)
+            self._claim.unwatch()
 
     def disown(self) -> None:
         """In a forked child: touch neither the socket nor the loop, which the parent has, too."""
         self._closed = True
+        self._claim.unwatch()
 
 
 class Outlet:
