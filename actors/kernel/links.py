@@ -25,6 +25,7 @@ from transport.errors import AttachFailed, CallHomeError, RemoteProtocolError
 from transport.payload import Encoded, inline
 from transport.shm.memory import Memory
 from transport.shm.passing import Key
+from transport.shm.reading import Release as Lease
 from transport.wire.handle import (
     Announcement,
     Handle,
@@ -320,7 +321,8 @@ class Links:
 
     def _release(self, sender: int, m: Release) -> None:
         mine = self.memory.owner
-        leases: list[Key] = []
+        ours: list[Lease] = []
+        others: list[Key] = []
         for each in m.leases:
             if (
                 type(each) is not list
@@ -329,13 +331,14 @@ class Links:
             ):
                 raise RemoteProtocolError("a lease is three whole numbers, or four with its owner")
             segment, offset, generation, *owner = each
-            leases.append((owner[0] if owner else mine, segment, offset, generation))
-        memory = self.memory
-        ours = memory.release(sender, [key[1:] for key in leases if key[0] == mine])
-        early = [(mine, *each) for each in ours]
-        early += [
-            key for key in leases if key[0] != mine and not memory.passing.release(sender, key)
-        ]
+            if owner and owner[0] != mine:
+                others.append((owner[0], segment, offset, generation))
+            else:
+                ours.append((segment, offset, generation))
+        early = [(mine, *lease) for lease in self.memory.release(sender, ours)]
+        if others:
+            release = self.memory.passing.release
+            early += [key for key in others if not release(sender, key)]
         if early:
             self.unclaimed.came(sender, early)
 

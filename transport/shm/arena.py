@@ -156,21 +156,25 @@ class Arena:
                         f"handle of {handle.size} bytes in a slot of {slot.size}"
                     )
 
-    def lend(
-        self, handle: Handle, borrower: int, stream: int, *, keep: bool = False, more: bool = False
-    ) -> None:
+    def lend(self, handle: Handle, borrower: int, stream: int, *, keep: bool = False) -> None:
         """Lease a slot to ``borrower`` for ``stream``.
 
         The owner's hold passes to it, or stays with ``keep``.
 
         Raises StaleHandle when the slot was freed, LocalProtocolError when this borrower has it
-        already, unless one ``more`` is meant.
+        already.
         """
         if handle.segment != NO_SEGMENT:
             with self._lock:
                 slot = self._slab.find(handle.segment, handle.offset, handle.generation)
-                now = time.monotonic()
-                self._slab.lend(slot, borrower, stream, keep=keep, more=more, now=now)
+                self._slab.lend(slot, borrower, stream, keep=keep, now=time.monotonic())
+
+    def claim(self, handle: Handle, borrower: int, stream: int, *, keep: bool) -> None:
+        """As ``lend``, to one who may have it already: see ``Slab.claim``. Raises StaleHandle."""
+        if handle.segment != NO_SEGMENT:
+            with self._lock:
+                slot = self._slab.find(handle.segment, handle.offset, handle.generation)
+                self._slab.claim(slot, borrower, stream, keep=keep, now=time.monotonic())
 
     def adopt(
         self, frame: tuple[int, int, int], lender: int, borrower: int, stream: int, *, asked: bool
@@ -212,13 +216,14 @@ class Arena:
         False for doubled, late or wrong ones, which are counted and change nothing.
         """
         with self._lock:
-            strange = self._slab.ignored
+            ignored = self._slab.ignored
             slot = self._slab.release(segment, offset, generation, borrower)
-            if slot is not None:
-                self._clear(segment, offset)
-                if self._turns:
-                    self._serve()
-            return self._slab.ignored == strange
+            if slot is None:
+                return self._slab.ignored == ignored
+            self._clear(segment, offset)
+            if self._turns:
+                self._serve()
+            return True
 
     def lends_to(self, borrower: int) -> bool:
         """Whether a borrower has any lease."""

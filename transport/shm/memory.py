@@ -157,7 +157,7 @@ class Memory:
         frame already, by way of somebody to whom he has handed it on himself.
         """
         if self._is_ours(handle):
-            self._arena.lend(handle, borrower, stream, keep=keep, more=True)
+            self._arena.claim(handle, borrower, stream, keep=keep)
         else:
             self.passing.lend(handle, borrower, stream, keep=keep)
 
@@ -181,8 +181,11 @@ class Memory:
         """End leases that ``borrower`` returned; those that he has not, which change nothing:
         doubled ones, late ones, and such as begin later.
         """
-        arena = self._arena
-        return [each for each in releases if not arena.release(borrower, *each)]
+        release, strange = self._arena.release, []
+        for segment, offset, generation in releases:
+            if not release(borrower, segment, offset, generation):
+                strange.append((segment, offset, generation))
+        return strange
 
     def unlend(self, handle: Handle, borrower: int) -> None:
         """End the lease of a handle that was lent to ``borrower`` and then not sent."""

@@ -134,27 +134,14 @@ class Slab:
             )
         return slot
 
-    def lend(
-        self,
-        slot: Slot,
-        borrower: int,
-        stream: int,
-        *,
-        keep: bool,
-        more: bool = False,
-        now: float = 0.0,
-    ) -> None:
+    def lend(self, slot: Slot, borrower: int, stream: int, *, keep: bool, now: float = 0.0) -> None:
         """Add a borrower for one stream, from ``now`` on; the owner's own hold ends unless
-        ``keep``. ``more``: he may have adopted the slot before, and has one lease more then.
+        ``keep``.
 
         Raises LocalProtocolError when this borrower has the slot already: one release could not be
         told from the other.
         """
         if borrower in slot.holders:
-            if more:
-                self._one_more(slot, borrower)
-                slot.held = keep
-                return
             raise LocalProtocolError(
                 f"frame is lent to {borrower:x} already; renew the handle to lend it again"
             )
@@ -164,6 +151,14 @@ class Slab:
         if leases is None:
             leases = self._lent[borrower] = {}
         leases[slot.segment, slot.offset] = slot
+
+    def claim(self, slot: Slot, borrower: int, stream: int, *, keep: bool, now: float) -> None:
+        """As ``lend``; one lease more for who has adopted the slot before."""
+        if borrower in slot.holders:
+            self._one_more(slot, borrower)
+            slot.held = keep
+        else:
+            self.lend(slot, borrower, stream, keep=keep, now=now)
 
     def adopt(
         self,
