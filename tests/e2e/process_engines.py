@@ -30,13 +30,26 @@ class Counts(Engine[Any, Any]):
 
 
 class Keeper(Engine[Any, Any]):
-    """Has a process of its own, which it never ends; answers with its pid and its child's."""
+    """Has a process of its own, which it never ends; answers with its pid and its child's.
 
-    def __init__(self) -> None:
-        self.child = subprocess.Popen(["sleep", "1000"])
+    ``own``: what that process leads beside, a ``group`` or a ``session``.
+    """
+
+    def __init__(self, own: str = "") -> None:
+        group = 0 if own == "group" else None
+        self.child = subprocess.Popen(
+            ["sleep", "1000"], process_group=group, start_new_session=own == "session"
+        )
 
     async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
         yield [os.getpid(), self.child.pid]
+
+
+class Slow(Actor):
+    """Takes its time to start."""
+
+    async def on_start(self) -> None:
+        await asyncio.sleep(1000)
 
 
 class Deaf(Actor):

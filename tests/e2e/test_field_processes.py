@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -105,6 +106,25 @@ async def test_b49_b58_the_dead_are_named_and_the_living_serve() -> None:
             return False
 
         await wait_until(nobody)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_b48_what_an_actor_started_ends_with_it_in_whatever_group(killed: bool) -> None:
+    engines = [
+        EngineSpec(f"t.{own}.go", f"{ENGINES}:Keeper", args={"own": own}, restart="never")
+        for own in ("group", "session")
+    ]
+    async with Cluster(NodeSpec(engines=engines)) as cluster, cluster.client() as client:
+        leader, group = await client.call("t.group.go", None)
+        _, session = await client.call("t.session.go", None)
+        if killed:
+            os.kill(leader, signal.SIGKILL)
+            await wait_until(lambda: gone([leader, group]))
+    try:
+        assert gone([leader, group])
+        assert not gone([session])  # what is to outlive its actor does
+    finally:
+        os.kill(session, signal.SIGKILL)
 
 
 async def test_b55_who_hears_no_sigterm_is_killed_and_that_is_told(

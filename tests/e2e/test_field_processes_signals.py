@@ -4,7 +4,6 @@ container, by the loss of what it was there for. Nothing of it is ever left.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -14,85 +13,28 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from actors.cluster.folder import folders
+from actors.cluster.sweep import sweep_stale
 from tests.cli.tool import Tool, Up, up
-from tests.leaks import MARKER, our_processes
-from tests.waiting import PATIENCE, require_root, wait_until_sync
-
-ROOT = Path(__file__).resolve().parents[2]
-LONG = 6 * PATIENCE
-
-#: A launcher with two engines that have a process of their own each, and frames in use.
-LAUNCHER = """
-import asyncio, json, sys
-from actors import Cluster, EngineSpec, NodeSpec, Settings
-
-async def main():
-    engines = [EngineSpec("t.keeper.go", "tests.e2e.process_engines:Keeper", replicas=2),
-               EngineSpec("t.counts.go", "tests.e2e.process_engines:Counts")]
-    spec = NodeSpec(engines=engines, listen="127.0.0.1:0", settings=Settings.load(drain_limit=60.0))
-    async with Cluster(spec, cluster="signals") as cluster, cluster.client() as client:
-        pids = [cluster.nodes[0].address.pid, *(each.pid for each in cluster.nodes[0].children)]
-        for record in client.records():
-            if record.endpoint == "t.keeper.go":
-                pids += await client.call("t.keeper.go", None, instance=record.instance)
-        frames = [client.frames.new((1000,), "u1") for _ in range(10)]
-        stream = client.stream("t.counts.go", {})
-        await stream.__aenter__()
-        print(json.dumps([sorted(set(pids)), cluster.nodes[0].listen]), flush=True)
-        async for item in stream:
-            pass
-
-asyncio.run(main())
-"""
-
-
-def run_root() -> str:
-    return os.environ["CALLHOME_RUN"]
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def nothing_left(pids: list[int], listen: str, limit: float = PATIENCE) -> None:
-    """No process, no file, nobody who listens."""
-    wait_until_sync(lambda: not any(map(runs, pids)), limit, "all processes are gone")
-    wait_until_sync(lambda: folders(run_root()) == [], limit, "the run folder is empty")
-    port = int(listen.rpartition(":")[2])
-    sockets = Path("/proc/net/tcp").read_text()
-    assert f":{port:04X} 00000000:0000 0A" not in sockets
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith("callhome")]
-
-
-@contextlib.contextmanager
-def launcher(**options: Any) -> Iterator[tuple[subprocess.Popen[str], list[int], str]]:
-    """A launcher script whose cluster is up, its processes, and where it listens."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        **{"stderr": subprocess.PIPE, **options},
-    )
-    try:
-        assert process.stdout is not None
-        pids, listen = json.loads(process.stdout.readline())
-        assert len(pids) == 1 + 1 + 1 + 2 * 2 + 1
-        yield process, pids, listen
-    finally:
-        process.kill()
-        process.communicate()
+from tests.e2e.launchers import (
+    LONG,
+    PLAYERS,
+    ROOT,
+    children,
+    command_line,
+    kept,
+    launcher,
+    mine,
+    nothing_left,
+    run_root,
+    runs,
+    toml,
+)
+from tests.waiting import PATIENCE, wait_until_sync
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -111,6 +53,35 @@ def test_b48_a_node_that_is_killed_leaves_nothing_of_its_actors() -> None:
         )
         assert process.wait(LONG) == 1  # its stream has broken
         nothing_left(pids, listen)
+
+
+@pytest.mark.parametrize("launcher_too", [False, True])
+def test_b48_a_node_that_is_killed_as_it_starts_leaves_nothing(
+    tool: Tool, tmp_path: Path, launcher_too: bool
+) -> None:
+    spec = toml(tmp_path, kept("group"), '[[actors]]\nname = "slow"', f'actor = "{PLAYERS}:Slow"')
+    running = Up(tool, tmp_path / "log", spec)
+    try:
+        running.wait_for("keeper is ready")
+        (node,) = children(running.process.pid)
+        (keeper,) = [pid for pid in children(node) if "/keeper" in command_line(pid)]
+        kept_ones = children(keeper)
+        assert "sleep" in command_line(kept_ones[0])
+        if launcher_too:
+            running.process.send_signal(signal.SIGSTOP)  # it must not clean up
+        os.kill(node, signal.SIGKILL)
+        if launcher_too:
+            wait_until_sync(lambda: not runs(node), what="the node is gone")
+            running.process.kill()
+            running.wait()
+            sweep_stale(run_root())  # as the next start does
+        else:
+            assert running.wait() == 1
+        wait_until_sync(lambda: not any(map(runs, [keeper, *kept_ones])), what="all are gone")
+        assert folders(run_root()) == []
+    finally:
+        running.process.kill()
+        running.process.wait()
 
 
 def test_b48_all_killed_at_once_is_swept_by_the_next_start() -> None:
@@ -163,32 +134,16 @@ def test_b48_a_terminal_that_closes_stops_up_in_order(tool: Tool, tmp_path: Path
     wait_until_sync(lambda: folders(run_root()) == [] and not mine(), what="nothing is left")
 
 
-@pytest.mark.parametrize("gap", [None, 0.05])
-def test_b54_ctrl_c_once_and_twice_leaves_nothing(gap: float | None) -> None:
+@pytest.mark.parametrize(("times", "gap"), [(1, 0.0), (2, 0.05), (3, 0.015), (6, 0.015)])
+def test_b54_ctrl_c_however_often_leaves_nothing(times: int, gap: float) -> None:
     with launcher(start_new_session=True) as (process, pids, listen):
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to the whole group
-        if gap is not None:
-            time.sleep(gap)  # between the two signals of an impatient hand
-            os.killpg(process.pid, signal.SIGINT)
+        for _ in range(times):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to the whole group
+                time.sleep(gap)  # between two signals of an impatient hand
         process.wait(LONG)
         assert process.returncode in (-signal.SIGINT, 130, 1)
         nothing_left(pids, listen)
-
-
-KEEPER = """
-[settings]
-drain_limit = 60.0
-start_timeout = 30.0
-[[engines]]
-endpoint = "t.counts.go"
-engine = "tests.e2e.process_engines:Counts"
-"""
-
-
-def toml(folder: Path, *tables: str) -> str:
-    path = folder / "node.toml"
-    path.write_text("\n".join([KEEPER, *tables]))
-    return str(path)
 
 
 @pytest.fixture
@@ -215,6 +170,18 @@ def test_b54_a_second_signal_is_force(tool: Tool, tmp_path: Path, number: int) -
     wait_until_sync(lambda: folders(run_root()) == [], what="the run folder is empty")
 
 
+@pytest.mark.parametrize("gap", [0.005, 0.03])
+def test_b54_hammered_signals_leave_nothing(tool: Tool, tmp_path: Path, gap: float) -> None:
+    with up(tool, tmp_path / "log", toml(tmp_path, kept())) as running:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            running.process.send_signal(number)
+            time.sleep(gap)
+        running.wait()
+        assert folders(run_root()) == []
+        assert "Traceback" not in running.text
+    wait_until_sync(lambda: not mine(), what="no process is left")
+
+
 @pytest.mark.parametrize("after", [0.0, 0.25, 0.6])
 def test_b54_a_signal_during_the_start_leaves_nothing(
     tool: Tool, tmp_path: Path, after: float
@@ -226,10 +193,6 @@ def test_b54_a_signal_during_the_start_leaves_nothing(
     assert "Traceback" not in running.text
     wait_until_sync(lambda: folders(run_root()) == [], what="the run folder is empty")
     wait_until_sync(lambda: not mine(), what="no process is left")
-
-
-def mine() -> list[str]:
-    return [what for _, what in our_processes(os.environ[MARKER]) if "callhome:" in what]
 
 
 def essential(code: str) -> str:
@@ -267,6 +230,18 @@ def test_b152_b156_a_node_ends_with_the_exit_code_of_an_essential_actor(
     assert folders(run_root()) == []
 
 
+def ignore_children() -> None:
+    """In a child that is about to be exec'd: as after ``trap '' CHLD`` in a shell."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+def test_b152_the_exit_code_is_known_where_sigchld_was_ignored(tool: Tool, tmp_path: Path) -> None:
+    process = tool.start("up", toml(tmp_path, essential("9")), preexec_fn=ignore_children)
+    _, said = process.communicate(timeout=LONG)
+    assert process.returncode == 9, said
+    assert folders(run_root()) == []
+
+
 SCRIPT = """
 import asyncio, sys
 from actors import ActorSpec, Cluster, NodeSpec
@@ -293,72 +268,3 @@ def test_b152_a_script_hands_on_how_its_essential_actor_was_killed() -> None:
     )
     assert found.returncode == 128 + signal.SIGSEGV, found.stderr
     assert folders(run_root()) == []
-
-
-@pytest.mark.parametrize("how", ["up", "script"])
-def test_b64_the_first_process_reaps_and_hears_sigterm(
-    tool: Tool, tmp_path: Path, how: str
-) -> None:
-    require_root("a PID namespace of its own")
-    command = [sys.executable, "-c", LAUNCHER]
-    if how == "up":
-        keeper = (
-            '[[engines]]\nendpoint = "t.keeper.go"\nengine = "tests.e2e.process_engines:Keeper"'
-        )
-        command = [sys.executable, "-m", "actors", "up", toml(tmp_path, keeper)]
-    log = tmp_path / "log"
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            ["unshare", "-pf", "--kill-child", "--mount-proc", *command],
-            env=tool.environ,
-            cwd=ROOT,
-            stdout=file,
-            stderr=file,
-        )
-    try:
-        word = "try, from another shell" if how == "up" else "]"
-        wait_until_sync(lambda: word in log.read_text() or process.poll() is not None, LONG)
-        assert process.poll() is None, log.read_text()
-        (first,) = children(process.pid)
-        engines = [pid for pid in descendants(first) if "t.keeper.go" in command_line(pid)]
-        assert engines
-        for engine in engines:
-            kept = descendants(engine)
-            os.kill(engine, signal.SIGKILL)
-            wait_until_sync(partial(unknown, kept), what="they are reaped")
-        zombies = [pid for pid in descendants(first) if not runs(pid)]
-        wait_until_sync(partial(unknown, zombies), what="no zombie stays")
-        began = time.monotonic()
-        os.kill(first, signal.SIGTERM)
-        code = process.wait(LONG)
-        assert code == (0 if how == "up" else 143), log.read_text()
-        assert time.monotonic() - began < LONG
-    finally:
-        process.kill()
-        process.wait()
-    wait_until_sync(lambda: folders(run_root()) == [], what="the run folder is empty")
-
-
-def unknown(pids: list[int]) -> bool:
-    """Whether there is no trace of them, zombies neither."""
-    return not any(os.path.exists(f"/proc/{pid}") for pid in pids)
-
-
-def children(pid: int) -> list[int]:
-    text = ""
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            text += Path(f"/proc/{pid}/task/{task}/children").read_text()
-    return list(map(int, text.split()))
-
-
-def descendants(pid: int) -> list[int]:
-    found = children(pid)
-    return found + [each for child in found for each in descendants(child)]
-
-
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
