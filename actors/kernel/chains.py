@@ -3,7 +3,9 @@ waited for.
 
 A mailbox handles one message at a time. A handler that asks its own actor, directly or by way of
 others, waits for a message that waits for the handler. So asks carry the handlings that they come
-from, and an actor refuses one that comes from the handling that it is at.
+from, and an actor refuses one that comes from the handling that it is at. The tasks that a handler
+starts come from it, too: nobody can tell whether it waits for them. A call to an engine carries
+nothing, so a circle by way of one ends with its deadline.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from transport.errors import LocalProtocolError
 
 #: Where it travels among an Open's metadata; no handler of an actor sees those.
 KEY: Final = "x-callhome-chain"
-#: Handlings in one chain; those beyond are not noted.
+#: Handlings in one chain at most.
 _LONGEST: Final = 64
 
 #: The handlings behind the running code, ``name:incarnation:number`` each, the newest last.
@@ -35,8 +37,9 @@ class Handlings:
         """The next one begins, in the task that calls this, on behalf of those ``behind`` it."""
         self._number += 1
         self._running = f"{self._name}:{self._mark}:{self._number}"
-        if behind.count(" ") < _LONGEST:
-            CHAIN.set(f"{behind} {self._running}" if behind else self._running)
+        if behind.count(" ") >= _LONGEST:
+            behind = ""  # begins anew: a circle of that length is seen in its next round
+        CHAIN.set(f"{behind} {self._running}" if behind else self._running)
 
     def end(self) -> None:
         """It has ended: what it has left behind may ask again."""

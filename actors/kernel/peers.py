@@ -136,6 +136,10 @@ class Peers:
         """The address of a peer that introduced itself."""
         return self._known.get(incarnation)
 
+    def may_be(self, address: Address) -> bool:
+        """Whether nobody else is known by the address's incarnation."""
+        return self._known.get(address.incarnation, address) == address
+
     def known(self) -> list[Address]:
         """Everybody who introduced himself and is not known to be dead."""
         return list(self._known.values())
@@ -146,7 +150,7 @@ class Peers:
 
     def closed(self, address: Address) -> bool:
         """Whether the incarnation has said goodbye."""
-        return self._dead.get(address.incarnation) == _CLOSED
+        return self._dead.get(address.incarnation, "").startswith(_CLOSED)
 
     def watch(self, address: Address) -> bool:
         """Tell ``on_down`` when the process of ``address`` ends; False when it is gone already.
@@ -287,7 +291,8 @@ class Peers:
         if address is None or incarnation in self._dead:
             return
         self._unwatch(address)
-        self._dead_now(address, _CLOSED)
+        why = self._reasons.pop(incarnation, "")
+        self._dead_now(address, f"{_CLOSED}: {why}" if why else _CLOSED)
 
     def reason(self, address: Address, reason: str) -> None:
         """The node says how a process ended."""

@@ -97,6 +97,7 @@ class Runtime:
             raise
         self.peers = Peers(self.port, self._down)
         self.port.unreachable = self.peers.lost
+        self.port.may_be = self.peers.may_be
         self._hear_of_peers()
         self.links = Links(self)
         self.adopting = Adopting(self)
@@ -133,8 +134,7 @@ class Runtime:
         self.on(Down, self._down_word)
 
     def _hello(self, sender: int, m: Hello) -> None:
-        known = self.peers.find(sender)
-        if m.address.incarnation != sender or (known is not None and known != m.address):
+        if m.address.incarnation != sender or not self.peers.may_be(m.address):
             raise RemoteProtocolError(f"{m.address} claims to be somebody else")
         self.peers.note(m.address)
 

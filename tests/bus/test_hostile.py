@@ -21,7 +21,7 @@ from tests.waiting import TICK, wait_until
 from transport.bus.address import Address, inbox_path
 from transport.bus.claim import Claim
 from transport.bus.flow import FLIGHT, Mark, Marked
-from transport.errors import ConnectionLost, LocalProtocolError, OutboxFull
+from transport.errors import ConnectionLost, LocalProtocolError, OutboxFull, RemoteProtocolError
 from transport.wire.message import BatchWriter, Message
 
 #: What a PUSH socket says first in ZMTP 3.0, security NULL.
@@ -252,6 +252,11 @@ async def test_a_hello_or_bye_for_somebody_else_is_refused(
         take(7, Hello(other.address))
         take(other.address.incarnation, Hello(other.address._replace(name="c")))
         take(7, Bye())
+        mark = Mark(other.address._replace(name="c"), 1)
+        with pytest.raises(RemoteProtocolError, match="another sender"):
+            runtime.port._told(other.address.incarnation, mark)
+        await asyncio.sleep(0.05)
+        assert not runtime.port.peers()  # and so nobody who cannot be reached
         runtime.node = 99
         take(7, Down(other.address, "says a stranger"))
         assert runtime.peers.find(other.address.incarnation) == other.address

@@ -40,7 +40,9 @@ class Complaints:
         now = time.monotonic()
         key = (sender, kind)
         if key not in self._told and len(self._told) >= _KINDS:
-            key = (0, "")  # names are cheap: all further ones are one
+            self._told = {each: was for each, was in self._told.items() if now - was[0] < _QUIET}
+            if len(self._told) >= _KINDS:
+                key = (0, "")  # names are cheap: all further ones are one
         when, count = self._told.get(key, (-math.inf, 0))
         if now - when < _QUIET:
             self._told[key] = (when, count + 1)

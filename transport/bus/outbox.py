@@ -94,6 +94,12 @@ class Outbox:
         outlet, flight = self.outlet, self.flight
         return outlet is not None and (outlet.blocked or flight.bytes >= flight.limit)
 
+    def marked(self, number: int) -> bool:
+        """The peer has read as far as mark ``number``; whether there is room again for that."""
+        stuck = self.stuck
+        self.flight.marked(number)
+        return stuck and not self.stuck
+
     def full(self, bounds: tuple[int, int]) -> bool:
         """Whether ``bounds`` (messages, bytes) have been reached, here and under way together."""
         flight = self.flight

@@ -81,6 +81,8 @@ class Port:
         self._dead: OrderedDict[int, None] = OrderedDict()
         #: Called with a peer, and why, when nothing can be sent to it any more.
         self.unreachable: Callable[[Address, str], None] = lambda address, reason: None
+        #: Whether an address may be true: nobody else is known by its incarnation.
+        self.may_be: Callable[[Address], bool] = lambda address: True
         #: Called at the start of each flush: whoever collects items per tick queues them now.
         self.before_flush: list[Callable[[], None]] = []
         self._guard = Guard(address.name)
@@ -119,16 +121,13 @@ class Port:
     def _told(self, sender: int, message: Message) -> None:
         """What ports say to each other: how far the other one has read."""
         if isinstance(message, Mark):
-            if message.home.incarnation != sender:
+            if message.home.incarnation != sender or not self.may_be(message.home):
                 raise RemoteProtocolError("it names another sender than its batch")
             self.send(message.home, Marked(message.number), control=True)
         elif isinstance(message, Marked):
             box = self._boxes.get((sender, False))
-            if box is not None and box.outlet is not None:
-                stuck = box.stuck
-                box.flight.marked(message.number)
-                if stuck and not box.stuck:
-                    self._drained(box)
+            if box is not None and box.marked(message.number):
+                self._drained(box)
 
     def poll_control(self) -> None:
         """Read waiting control now, without blocking: for code that keeps the loop busy."""
