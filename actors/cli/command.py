@@ -37,6 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Raises SystemExit for ``--help`` and for wrong usage, as argparse does.
     """
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:  # in whatever phase
+        return 128 + signal.SIGINT
+
+
+def _main(argv: Sequence[str] | None) -> int:
     fill_descriptors()
     if sys.stderr is None:  # closed by the shell: nobody wants to hear of mistakes
         sys.stderr = io.StringIO()
@@ -52,8 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE if isinstance(error, SpecError) else FAILED
     except Interrupted as interrupted:
         return 128 + interrupted.number
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     except BrokenPipeError:
         discard_stdout()
         return 128 + signal.SIGPIPE

@@ -33,7 +33,9 @@ examples:
   callhome up b.toml --listen 10.0.0.8:7400       other nodes may call its engines
   callhome up a.toml --peer 10.0.0.8:7400         its router also finds the engines there
 
-exit codes: 0 after a clean stop, 1 when the node did not start or died by itself, 2 wrong spec
+exit codes: 0 after a clean stop by SIGTERM, SIGHUP or `callhome stop`, 130 by Ctrl-C; 128 + N when
+signal N came before all of it was ready, or for the second time; 1 when the node did not start or
+died by itself, the code of an essential actor where that was why; 2 wrong spec
 """
 _PS = """\
 Lists the actors of every running node: pid, cores, streams in flight / capacity, queued, restarts,

@@ -272,8 +272,22 @@ def _address(fields: list[object]) -> Address:
 
 def remove_folder(folder: str) -> None:
     """Delete a node's folder, and its cluster's when that was the last node. Never raises."""
+    for name in _listdir(folder):
+        if name != LOCK:  # that goes last: without it nobody would sweep up what is left
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(folder))
+
+
+def remove_empty(folder: str) -> None:
+    """Delete the folder of a node that was killed as it deleted it. Never raises.
+
+    Whoever claims the name meanwhile makes it again.
+    """
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
         os.rmdir(os.path.dirname(folder))
 
 

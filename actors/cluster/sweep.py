@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 
-from actors.cluster.folder import folders, remove_folder, try_lock
+from actors.cluster.folder import folders, remove_empty, remove_folder, try_lock
 from actors.cluster.roll import read_roll
 from actors.kernel.exits import end_sessions
 from actors.kernel.peers import start_time
@@ -64,6 +64,7 @@ def sweep_folder(folder: str) -> list[str]:
     try:
         fd = try_lock(folder)
     except OSError:
+        remove_empty(folder)
         return []
     if fd < 0:
         return []

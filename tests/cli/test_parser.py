@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+
 import pytest
 
 from actors.cli import main
 
 COMMANDS = ("up", "ps", "call", "stream", "chat", "busy", "stop", "doctor")
+
+
+class Pressed(list[str]):
+    """Arguments that somebody presses Ctrl-C on while they are read."""
+
+    def __iter__(self) -> Iterator[str]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().__iter__()
+
+
+def test_ctrl_c_while_arguments_are_read_is_no_traceback() -> None:
+    assert main(Pressed(["ps"])) == 130
 
 
 @pytest.mark.parametrize("command", COMMANDS)

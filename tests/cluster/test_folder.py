@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,12 @@ from actors.cluster.folder import (
     Claim,
     NodeInfo,
     folders,
+    leave_word,
     live_nodes,
     node_folder,
+    open_word,
     read_info,
+    read_word,
     remove_folder,
     try_lock,
     write_info,
@@ -196,7 +198,20 @@ def test_a_node_of_another_pid_namespace_lives_while_its_lock_is_held(
     assert not info.alive
     with pytest.raises(SpecError, match="another PID namespace"):
         asyncio.run(stop_node(info, 1.0))
-    assert kill_children(replace(info, children=(me(),))) == []  # its pids are somebody else's
+    Path(claim.folder, "children").write_text(f"4242 {me().pid} {me().started}\n")
+    assert kill_children(claim.folder) == []  # its pids are somebody else's
+
+
+def test_a_long_word_of_the_killed_is_a_part_of_the_list(claim: Claim) -> None:
+    names = [f"actor {'n' * 100}{number}" for number in range(2000)]
+    leave_word(claim.fd, names)
+    fd = open_word(claim.folder)
+    try:
+        told = read_word(fd)
+    finally:
+        os.close(fd)
+    assert told
+    assert told == names[: len(told)]
 
 
 def test_what_says_nothing_of_namespaces_is_of_ours(claim: Claim) -> None:

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from actors.cluster.folder import Claim, NodeInfo, remove_folder, write_info
-from actors.cluster.sweep import sweep_claimed, sweep_stale
+from actors.cluster.roll import Roll, read_roll
+from actors.cluster.sweep import sweep_claimed, sweep_folder, sweep_stale
 from actors.kernel.peers import start_time
 from actors.kernel.space import own_space
 from transport.bus.address import Address
@@ -17,7 +18,9 @@ DEAD = Address("node", 1, os.getpid(), 1)  # our pid, another start time
 
 
 def sleeper() -> tuple[subprocess.Popen[bytes], Address]:
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    )
     return process, Address("engine", 2, process.pid, start_time(process.pid))
 
 
@@ -68,3 +71,35 @@ def test_a_claimed_folder_is_emptied_but_kept(tmp_path: Path) -> None:
     assert os.listdir(claim.folder) == ["lock"]
     claim.close()
     remove_folder(claim.folder)
+
+
+def test_a_folder_whose_node_was_killed_as_it_removed_it_goes(tmp_path: Path) -> None:
+    claim = crashed(str(tmp_path), "a")
+    for name in os.listdir(claim.folder):
+        os.unlink(os.path.join(claim.folder, name))
+    claim.close()
+    sweep_folder(claim.folder)
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_roll_stays_short_and_keeps_who_may_have_left_something(tmp_path: Path) -> None:
+    claim = crashed(str(tmp_path), "a")
+    roll = Roll(claim.folder)
+    os.unlink(os.path.join(claim.folder, "children"))
+    process, address = sleeper()
+    try:
+        roll.add(process.pid)
+        gone = subprocess.Popen(["true"])
+        gone.wait()
+        for _ in range(300):
+            roll.add(gone.pid)
+        assert len(read_roll(claim.folder)) <= 257
+        kept = [pid for pid, _ in read_roll(claim.folder)]
+        assert (address.pid, address.started) in read_roll(claim.folder)
+        os.unlink(os.path.join(claim.folder, "children"))
+        roll.keep()
+        assert [pid for pid, _ in read_roll(claim.folder)] == kept
+    finally:
+        process.communicate(b"\n", timeout=10)
+        claim.close()
+        remove_folder(claim.folder)

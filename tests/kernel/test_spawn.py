@@ -171,6 +171,31 @@ async def test_a_kill_from_outside_is_noticed_and_named(run: str) -> None:
     assert not how.clean
 
 
+def reap(pid: int) -> None:
+    os.waitpid(pid, 0)
+
+
+async def test_who_was_reaped_by_somebody_else_did_not_end_well(run: str) -> None:
+    one = child(run, "Fine")
+    await one.wait_ready()
+    one.kill()
+    reap(one.pid)  # before the loop looks
+    how = await one.wait_exit()
+    assert not how.known
+    assert not how.clean
+    assert how.status != 0
+    assert "somebody else" in str(how)
+
+
+async def test_an_end_without_the_loop(run: str) -> None:
+    one = child(run, "Fine")
+    await one.wait_ready()
+    one.end_now(PATIENCE)
+    assert start_time(one.pid) == 0
+    assert str(await one.wait_exit()) == "killed by SIGKILL"
+    one.end_now()
+
+
 async def test_stop_twice_and_after_the_end(run: str) -> None:
     one = child(run, "Fine")
     await one.wait_ready()
