@@ -295,7 +295,8 @@ async def run_actor(spec: dict[str, Any], ready: Ready, progress: Progress) -> i
     except StageError:
         raise
     except Exception as error:
-        raise StageError("exit", error) from error
+        told = stopping.actor is not None and error is stopping.actor.cut_off
+        raise StageError("exit", error, told=told) from error
     finally:
         del stray  # kept until here: a fork that comes back to this loop ends
     return stopping.code

@@ -148,6 +148,8 @@ class Actor:
         runtime.on(Tell, self._told)
         self._worker = tasks.create_task(self._work(), name=f"{runtime.address.name} mailbox")
         runtime.when_broken = self._broken
+        #: Why nobody reaches this actor any more, as the log has told.
+        self.cut_off: CallHomeError | None = None
 
     def _broken(self, error: CallHomeError) -> None:
         """Nobody reaches this actor any more: it fails, and comes back with inboxes of its own."""
@@ -155,6 +157,9 @@ class Actor:
         async def fail() -> None:
             raise error
 
+        if self.cut_off is not None:
+            return
+        self.cut_off = error
         self._serving.shut(error.message)
         self.tasks.create_task(fail(), name=f"{self.name} cannot be reached")
 

@@ -184,7 +184,8 @@ def _run(spec: dict[str, Any], status: Status) -> int:
     except StageError as error:
         cause = error.cause
         status.failed(error.stage, cause)
-        if error.stage == "exit":  # nobody waits for this news at a call site: leave it in the log
+        if error.stage == "exit" and not error.told:
+            # Nobody waits for this news at a call site: leave it in the log.
             _tell(cause)
         return EXIT_FAILED
     except SystemExit as error:

@@ -54,12 +54,15 @@ async def test_a_node_without_its_folder_ends_and_harms_no_other_of_its_name() -
             assert await client.call("test.echo.one", 2, timeout=PATIENCE) == 2
 
 
-async def test_a_node_whose_folder_is_gone_ends() -> None:
+async def test_a_node_whose_folder_is_gone_ends(capfd: pytest.CaptureFixture[str]) -> None:
     async with Cluster(NodeSpec(engines=[ECHO])) as cluster:
         (info,) = cluster.nodes
         shutil.rmtree(info.folder)
         _, how = await cluster.wait_ended()
         assert not how.clean
+    said = capfd.readouterr().err
+    assert "was removed; nothing but callhome may touch the files" in said
+    assert "Traceback" not in said, said
 
 
 @contextmanager
