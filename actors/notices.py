@@ -62,10 +62,11 @@ class Retired(NamedTuple):
 @message(41)
 class Drain(NamedTuple):
     """From the node to an actor: take nothing new; what is under way may go on for ``limit``
-    seconds.
+    seconds. ``why`` the node stops, where nobody has asked it to.
     """
 
     limit: float
+    why: str = ""
 
 
 @message(42)

@@ -32,7 +32,7 @@ _CARRY: Final = ("engine", "router", "ingress")
 _LATE: Final = 0.5
 #: Seconds between two looks whether those that are waited for can answer at all.
 _LOOK: Final = 0.1
-_WHY: Final = "its node stops"
+_STOPS: Final = "its node stops"
 
 
 class NodeDrain:
@@ -64,6 +64,8 @@ class NodeDrain:
         self.begun = False
         #: Streams that were cut.
         self.cut = 0
+        #: Why the node stops, where nobody has asked it to.
+        self.why = ""
         runtime.on(Drain, self._asked)
         runtime.on(Drained, self._drained)
         runtime.when_down.append(lambda address, reason: self._left(address.incarnation))
@@ -128,13 +130,13 @@ class NodeDrain:
         records = self._registry.records
         for record in records:
             if record.kind == "engine":
-                self._registry.remove(record.instance, record.endpoint, _WHY)
+                self._registry.remove(record.instance, record.endpoint, self.why or _STOPS)
         self._waiting = {each.instance: each.address for each in records if _carries(each)}
         self._tell(limit)
 
     def _tell(self, limit: float) -> None:
         for incarnation, address in list(self._waiting.items()):
-            if not self._send(address, Drain(limit)):
+            if not self._send(address, Drain(limit, self.why)):
                 self._left(incarnation)
 
     def hurry(self) -> None:

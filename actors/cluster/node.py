@@ -132,7 +132,8 @@ class NodeActor(Actor):
         self._lookout.stop()
         self._holding.stop()
         for record in self._registry.records:
-            self._registry.remove(record.instance, record.endpoint, "the node stops")
+            why = self._drain.why or "the node stops"
+            self._registry.remove(record.instance, record.endpoint, why)
         await asyncio.sleep(0)  # the withdrawals leave before the signals
         await self._supervisor.stop()
         await self._orphans.stop()
@@ -208,6 +209,11 @@ class NodeActor(Actor):
         """The node makes no sense without this one: end it, with that one's exit code."""
         name = spec.name
         log.error("%s is essential: the node stops, with exit code %d", name, how.status)
+        who = f"{spec.spec['role']} {name} (pid {how.pid})"
+        self._drain.why = f"{who}, which is essential, has ended: {how}"
+        for record in self._registry.records:  # whoever waits for them is to know the first cause
+            if record.kind != "node":
+                self._publisher.tell_down(record.address, self._drain.why, [])
         self.leave(how.status)
 
     def on_progress(self, spec: ChildSpec, text: str) -> None:

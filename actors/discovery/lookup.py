@@ -29,6 +29,8 @@ class NodeLookup:
         self._routers: dict[int, Address] = {}
         self._near: list[Address] = []
         self._turn = 0
+        #: Why the last router is gone, where the node has said so.
+        self._gone = ""
 
     async def start(self) -> None:
         """Follow the registry. Raises DeadlineExceeded or ActorDead if the node does not answer."""
@@ -43,7 +45,7 @@ class NodeLookup:
         elif isinstance(change, Added):
             self._add(change.record)
         elif isinstance(change, Removed):
-            self._remove(change.record)
+            self._remove(change.record, change.reason)
         # Chosen here, not at each call: a router in this process costs no hop.
         routers, own = list(self._routers.values()), os.getpid()
         self._near = [router for router in routers if router.pid == own] or routers
@@ -53,8 +55,9 @@ class NodeLookup:
         if record.kind == "router":
             self._routers[record.instance] = record.address
 
-    def _remove(self, record: Record) -> None:
-        self._routers.pop(record.instance, None)
+    def _remove(self, record: Record, reason: str) -> None:
+        if self._routers.pop(record.instance, None) is not None:
+            self._gone = reason
         current = self._actors.get(record.address.name)
         if current is not None and current.instance == record.instance:
             del self._actors[record.address.name]
@@ -79,7 +82,8 @@ class NodeLookup:
         near = self._near
         if not near:
             raise NoWorkers(
-                f"{shown(target)}: no router is alive on this node; "
+                f"{shown(target)}: no router is alive on this node"
+                f"{self._gone and f' ({self._gone})'}; "
                 "add a RouterSpec to its NodeSpec, or try again after its restart"
             )
         self._turn += 1

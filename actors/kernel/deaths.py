@@ -24,6 +24,8 @@ class Deaths:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._runtime = home.runtime
+        #: Streams of which a router has said so, until that is settled.
+        self._told: dict[int, Lost] = {}
         home.runtime.on(Lost, self._lost)
 
     def down(self, address: Address, reason: str) -> None:
@@ -35,6 +37,9 @@ class Deaths:
                     error = PeerLost(text, **stream.worker(address))
                     self._home.finish(stream, machine.LOST, error)
             elif stream.via.incarnation == address.incarnation:
+                if (told := self._told.get(stream.number)) is not None:
+                    self._lost_settled(told)  # its last word was of the worker
+                    continue
                 text = f"{stream.target}: {address} died before the stream was accepted: {reason}"
                 self._home.finish(stream, machine.LOST, PeerLost(text))
 
@@ -45,10 +50,12 @@ class Deaths:
             self._runtime.links.refused(m.stream)
         elif stream.peer is None and stream.via.incarnation == sender:
             self._runtime.peers.reason(m.peer, m.reason)
+            self._told[m.stream] = m
             self._runtime.port.poll_data()
             self._runtime.peers.later(0.010, self._lost_settled, m)
 
     def _lost_settled(self, m: Lost) -> None:
+        self._told.pop(m.stream, None)
         self._runtime.port.poll_data()
         stream = self._home.streams.get(m.stream)
         if stream is not None and stream.peer is None:

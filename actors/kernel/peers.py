@@ -175,6 +175,19 @@ class Peers:
         self._open(key)
         return not watch.gone
 
+    def again(self, address: Address) -> bool:
+        """Somebody who was taken for dead asks for something: whether he is there, and so is known
+        as before. He could not be reached for a while, or another said goodbye in his name.
+        """
+        if address.incarnation not in self._dead or not self.alive(address):
+            return False
+        if not os.path.exists(inbox_path(self._port.run, address, "d")):
+            return False  # he has closed, and this was under way
+        del self._dead[address.incarnation]
+        self._port.dead.pop(address.incarnation, None)
+        self.note(address)
+        return self.watch(address)
+
     def _open(self, key: _Key) -> None:
         """Open a process's pidfd, at the latest when there is a descriptor for it."""
         watch = self._watches.get(key)

@@ -98,7 +98,7 @@ class RouterActor(Actor):
             loop = asyncio.get_running_loop()
             self._user = UserPolicy(self._function, self.options.policy, LIMIT, loop)
         self._plane = Plane(runtime, self.tasks, self._settled, self.counters.failed)
-        self._leaving = Leaving(runtime, self.tasks, self._plane, self._hosted)
+        self._leaving = Leaving(runtime, self.tasks, self._plane, self._hosted, self.occupancy)
         self.members = Members(
             runtime, self.occupancy, self.limits, self._policy, self._freed, self._found
         )

@@ -12,6 +12,7 @@ import asyncio
 from actors.errors import Draining
 from actors.kernel.draining import Drainer
 from actors.kernel.runtime import Runtime
+from actors.router.occupancy import Occupancy
 from actors.router.relay import Plane, Relay
 from actors.router.seat import Hosted
 from transport.errors import ConnectionLost
@@ -21,10 +22,17 @@ class Leaving:
     """See ``actors.kernel.draining``."""
 
     def __init__(
-        self, runtime: Runtime, tasks: asyncio.TaskGroup, plane: Plane, hosted: Hosted
+        self,
+        runtime: Runtime,
+        tasks: asyncio.TaskGroup,
+        plane: Plane,
+        hosted: Hosted,
+        occupancy: Occupancy,
     ) -> None:
+        self._runtime = runtime
         self._plane = plane
         self._hosted = hosted
+        self._occupancy = occupancy
         #: Why no stream is sent on any more; "" while the node does not stop.
         self.reason = ""
         Drainer(self, runtime, tasks)
@@ -38,8 +46,20 @@ class Leaving:
         self.reason = reason
 
     def under_way(self) -> int:
-        """Streams of others."""
-        return len(self._relays()) + len(self._hosted.under_way())
+        """Streams of others, and those of workers that have just died: their homes are told so
+        first, behind what the worker had sent.
+        """
+        return len(self._relays()) + len(self._hosted.under_way()) + self._orphaned()
+
+    def _orphaned(self) -> int:
+        return sum(
+            worker.permits
+            for worker in self._occupancy.workers.values()
+            if worker.permits
+            and not worker.record.via
+            and worker.address.pid
+            and not self._runtime.peers.alive(worker.address)
+        )
 
     def _relays(self) -> list[Relay]:
         return [each for each in self._plane.relays.values() if not each.follows]

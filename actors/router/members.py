@@ -144,6 +144,7 @@ class Members:
         pool = self.pools[known.endpoint]
         if worker is not None:
             pool.remove(worker)
+        pool.left = f"{known.via or known.address}: {reason}"
         if not pool.members:
             self._gone[pool.endpoint] = pool
             self._forget()

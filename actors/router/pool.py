@@ -51,6 +51,8 @@ class Pool:
         self.limits = limits
         self.faults = faults
         self.members: dict[int, Member] = {}
+        #: Who left last, and why.
+        self.left = ""
         self._clock = clock
         self._running = running
         self.freed: Callable[[], None] = _nobody

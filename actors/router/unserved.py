@@ -54,8 +54,11 @@ class Knowledge:
                 f"endpoint {shown(target)} is unknown here so far ({served}): {who} {verb} yet; "
                 "try again"
             )
-        if target in self._members.pools:
-            more = f" ({unseen})" if unseen else ""
+        pool = self._members.pools.get(target)
+        if pool is not None:
+            last = f"the last one was {shown(pool.left)}" if pool.left else ""
+            more = "; ".join(filter(None, (last, unseen)))
+            more = f" ({more})" if more else ""
             return NoWorkers(
                 f"no worker of endpoint {shown(target)} is alive{more}; "
                 "wait for a restart (see callhome ps)"
