@@ -90,8 +90,9 @@ class Serving:
         self.role.came(stream)
         self.counters.requests += stream.counted
         stream.context.when_cancelled = lambda _: self._cancelled(stream)
-        self.runtime.peers.note(m.home)
-        if not self.runtime.peers.watch(m.home):
+        peers = self.runtime.peers
+        peers.note(m.home)
+        if not peers.watch(m.home) and not peers.again(m.home):
             # Its Open came behind the news of its death, by way of a router: nobody waits for it.
             stream.context.kill(f"the caller {m.home} died")
             return

@@ -78,7 +78,7 @@ class Port:
         self._flush_planned = self._hurried = self._bursting = self._closed = False
         self._quiet = True
         self._counted = 0
-        self._dead: OrderedDict[int, None] = OrderedDict()
+        self.dead: OrderedDict[int, None] = OrderedDict()
         #: Called with a peer, and why, when nothing can be sent to it any more.
         self.unreachable: Callable[[Address, str], None] = lambda address, reason: None
         #: Whether an address may be true: nobody else is known by its incarnation.
@@ -180,7 +180,7 @@ class Port:
         """
         box = self._boxes.get((to.incarnation, control))
         if box is None:
-            if to.incarnation in self._dead or self._closed:
+            if to.incarnation in self.dead or self._closed:
                 return
             try:
                 box = self._open(to, control)
@@ -350,10 +350,10 @@ class Port:
 
     def forget(self, incarnation: int) -> None:
         """A peer is dead: close its outboxes and send it nothing more."""
-        self._dead[incarnation] = None
+        self.dead[incarnation] = None
         self.came.pop(incarnation, None)
-        if len(self._dead) > _DEAD_KEPT:
-            self._dead.popitem(last=False)
+        if len(self.dead) > _DEAD_KEPT:
+            self.dead.popitem(last=False)
         for control in (False, True):
             box = self._boxes.pop((incarnation, control), None)
             if box is None:
