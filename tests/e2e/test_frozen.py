@@ -32,14 +32,14 @@ from actors.kernel.watchful import OnWarning
 from tests.e2e.standing import ROADS, Standing, inspect, standing, wait_idle
 from tests.e2e.watching import kill
 from tests.ports import free_address
-from tests.waiting import TICK, wait_until
+from tests.waiting import PATIENCE, TICK, wait_until
 
 GO = "t.count.go"
 #: What is noticed is noticed within this; the default is 3, and works by the same sums.
 LIMIT = 2.0
 SETTINGS = Settings.load(frozen_after=LIMIT)
 #: What the machine may take beyond a time that is asked for: others work on it, too.
-SLACK = 20 * TICK
+SLACK = 2 * PATIENCE
 #: By its load alone one that holds many streams would be left out, frozen or not.
 ROUTER = RouterSpec(policy="round_robin")
 

@@ -110,7 +110,7 @@ async def test_b73_the_producer_ends_when_its_consumer_is_gone(node: Standing) -
             request = {"do": "numbers", "n": 5, "id": "b73 gone"}
             async with client.stream(GO, request, timeout=10.0) as items:
                 assert await anext(items) == 0
-            await wait_until(lambda: ended(other, "b73 gone"), 10 * TICK)
+            await wait_until(lambda: ended(other, "b73 gone"))
         await wait_idle(other)
 
 
@@ -187,7 +187,7 @@ async def test_b70_a_break_ends_the_generator(node: Standing) -> None:
             async for item in items:
                 if item == 3:
                     break
-        await wait_until(lambda: ended(other, "b70"), 10 * TICK)
+        await wait_until(lambda: ended(other, "b70"))
         await wait_idle(other)
 
 
@@ -197,7 +197,7 @@ async def test_b70_a_dropped_iterator_ends_the_generator(node: Standing) -> None
             if item == 3:
                 break
         del item
-        await wait_until(lambda: ended(other, "b70 drop"), 10 * TICK)
+        await wait_until(lambda: ended(other, "b70 drop"))
         await wait_idle(other)
 
 
@@ -207,7 +207,7 @@ async def test_b70_a_kept_iterator_does_not_keep_the_generator(node: Standing) -
             iterator = aiter(items)
             for _ in range(3):
                 await anext(iterator)
-        await wait_until(lambda: ended(other, "b70 kept"), 10 * TICK)
+        await wait_until(lambda: ended(other, "b70 kept"))
         with pytest.raises(Cancelled, match="left the stream"):
             await anext(iterator)
         await wait_idle(other)
@@ -228,7 +228,7 @@ async def test_b70_a_cancelled_task_ends_the_generator(node: Standing) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await wait_until(lambda: ended(other, "b70 task"), 10 * TICK)
+        await wait_until(lambda: ended(other, "b70 task"))
         await wait_idle(other)
 
 
@@ -359,14 +359,12 @@ async def test_b83_a_plain_function_is_refused_at_the_start_by_name() -> None:
 
 async def test_b83_a_sleeping_generator_blocks_nobody(node: Standing) -> None:
     async with node.client() as client:
-        request = {"n": 10, "pause": 2 * TICK}
-        async with client.stream("t.thread.go", request, timeout=20.0) as slow:
+        request = {"n": 100, "pause": 2 * TICK}
+        async with client.stream("t.thread.go", request, timeout=60.0) as slow:
             assert await anext(slow) == [0, False]
-            begun = time.monotonic()
             quick = [collect(client, "t.thread.go", {"n": 2, "pause": 0.0}) for _ in range(3)]
             assert await asyncio.gather(*quick) == [[[0, False], [1, False]]] * 3
-            assert time.monotonic() - begun < 10 * TICK
-            assert slow.received < 10
+            assert slow.received < 100
 
 
 async def test_a_generator_in_a_thread_is_cancelled_between_items(node: Standing) -> None:

@@ -17,7 +17,7 @@ from actors.errors import AllBusy, EngineError, Overloaded, WorkerUnavailable
 from tests.router import engines
 from tests.router.nodes import Node, node
 from tests.router.rig import RouterRig, router_rig
-from tests.waiting import TICK, wait_until
+from tests.waiting import wait_until
 
 GO, CHAT, MIRROR = "t.far.go", "t.far.chat", "t.far.mirror"
 
@@ -87,11 +87,11 @@ async def test_a_stop_a_kill_and_a_leave(tmp_path: Path) -> None:
         assert engines.SEEN == ["began", "stopped"]
         async with here.client.stream(GO, {"n": 1, "do": "wait"}) as items:
             assert await anext(items) == 0
-        await wait_until(lambda: engines.SEEN[2:] == ["began", "killed"], 10 * TICK)
+        await wait_until(lambda: engines.SEEN[2:] == ["began", "killed"])
         async with here.client.open(CHAT) as chat:
             await chat.send("one")
             assert await chat.recv() == "one"
-        await wait_until(lambda: engines.SEEN[4:] == ["began", "killed"], 10 * TICK)
+        await wait_until(lambda: engines.SEEN[4:] == ["began", "killed"])
         await wait_until(lambda: far.ingress.counters.cancelled == 3)
         assert far.ingress.counters.errors == {}
 

@@ -201,7 +201,7 @@ async def test_b84_b88_a_cancel_before_the_first_item(tmp_path: Path, how: str) 
         began = time.monotonic()
         leave(half, how)
         state = "stopped" if how == "stop" else "killed"
-        await wait_until(lambda: engine_of(at).ended == [state], 5 * TICK)
+        await wait_until(lambda: engine_of(at).ended == [state])
         assert time.monotonic() - began < 5 * TICK
         await at.idle()
         assert at.engines[0].counters.items == 0

@@ -13,7 +13,7 @@ from actors.errors import CallHomeError, ConnectionLost, RemoteProtocolError
 from actors.kernel.lanes import Lane
 from actors.messages import End, Item, ItemBody, Items
 from tests.kernel.relays import STREAM, Feed, Reader, actors, at_rest, item, settle
-from tests.waiting import TICK, wait_until
+from tests.waiting import wait_until
 
 MIB = 1 << 20
 ARRAY = np.arange(MIB, dtype="u1")
@@ -113,7 +113,7 @@ async def test_a_peer_that_does_not_answer_gets_bytes_after_a_second(tmp_path: P
             message, parts = _large(relay, seq, seq + 1)
             lane.body(feed, message, item(seq), failed)
             feed.bring(seq + 1, parts)
-        await wait_until(lambda: len(home.messages) == 2, timeout=30 * TICK)
+        await wait_until(lambda: len(home.messages) == 2)
         for seq in range(2):
             found = await home.item()
             assert (found.seq, found.handles[0][2]) == (seq, parts[0])

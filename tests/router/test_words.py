@@ -96,7 +96,7 @@ async def test_b113_a_permit_is_there_before_the_first_item_and_back_at_once(
         assert here.members[0].carried.permits == 1  # it has sent nothing yet
         here.gate.set()
         assert await held == 0
-        await wait_until(lambda: not here.members[0].carried.permits, 2 * TICK)
+        await wait_until(lambda: not here.members[0].carried.permits)
 
 
 async def test_b113_nor_is_one_of_another_node_late(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ async def test_b113_nor_is_one_of_another_node_late(tmp_path: Path) -> None:
             assert here.permits == 1
             items.stop()
             assert [item async for item in items] == ["last 0", "last 1", "last 2"]
-            await wait_until(lambda: not here.permits, 2 * TICK)
+            await wait_until(lambda: not here.permits)
         engines.SEEN.clear()
         async with here.client.open(CHAT[0]) as chat:
             await wait_until(lambda: here.permits)
@@ -119,7 +119,7 @@ async def test_b113_nor_is_one_of_another_node_late(tmp_path: Path) -> None:
             assert here.permits == 1
             await chat.end()
             assert [item async for item in chat] == ["end 0", "end 1", "end 2"]
-            await wait_until(lambda: not here.permits, 2 * TICK)
+            await wait_until(lambda: not here.permits)
         await here.idle()
 
 

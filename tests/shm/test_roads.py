@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.shm.peer import ROOT
-from tests.waiting import TICK, require_root, wait_until_sync
+from tests.waiting import PATIENCE, TICK, require_root, wait_until_sync
 from transport.errors import AttachFailed, MemoryExhausted
 from transport.shm.arena import Arena
 from transport.shm.door import Door, fetch
@@ -108,7 +108,7 @@ def test_where_no_road_leads_the_error_names_each_and_what_would_help(owner: Own
     begun = time.monotonic()
     with pytest.raises(AttachFailed, match="no such segment"):  # believed for a while
         roads.attach(lost)
-    assert time.monotonic() - begun < TICK
+    assert time.monotonic() - begun < PATIENCE
     closed = owner.roads()
     with pytest.raises(AttachFailed):
         closed.attach(lost)
@@ -221,7 +221,7 @@ def test_a_door_that_does_not_answer_costs_a_quarter_of_a_second(tmp_path: Path)
         begun = time.monotonic()
         with pytest.raises(TimeoutError):
             fetch(path, b"t" * 16)
-        assert time.monotonic() - begun < 20 * TICK
+        assert time.monotonic() - begun < PATIENCE
 
 
 def test_a_busy_owner_keeps_no_reader_waiting(owner: Owner) -> None:
