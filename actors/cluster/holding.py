@@ -112,7 +112,7 @@ class Holding:
         try:
             write_info(info)
         except OSError as error:
-            if not self.stale:
+            if not self.stale and os.path.exists(self._path(INFO)):  # else the start has failed
                 log.warning("%s is out of date: %s", self._path(INFO), error)
             self.stale = f"{self._path(INFO)} cannot be written: {error}"
         else:

@@ -28,8 +28,8 @@ async def test_files_that_were_removed_are_put_back() -> None:
         before = os.stat(os.path.join(info.folder, LOCK)).st_ino
         for name in (LOCK, INFO):
             os.unlink(os.path.join(info.folder, name))
-        await wait_until(lambda: read_info(info.folder) == info, what="node.json is there again")
-        await wait_until(lambda: locked(info.folder), what="and the lock")
+        await wait_until(lambda: read_info(info.folder) == info, 5 * PATIENCE, "node.json is back")
+        await wait_until(lambda: locked(info.folder), 5 * PATIENCE, "and the lock")
         assert os.stat(os.path.join(info.folder, LOCK)).st_ino != before
         with pytest.raises(NameTaken):
             await Cluster(NodeSpec(engines=[ECHO]), cluster="held").__aenter__()
@@ -96,10 +96,11 @@ async def test_a_full_run_folder_is_told_and_written_when_there_is_room() -> Non
                 found = [each.address for each in client.records() if each.kind == "engine"]
                 return [each.pid for each in found if each != old]
 
-            await wait_until(again)
+            await wait_until(again, 5 * PATIENCE)
             assert old in cluster.nodes[0].children
             full.unlink()
             await wait_until(
                 lambda: again()[0] in [each.pid for each in cluster.nodes[0].children],
-                what="node.json is up to date",
+                5 * PATIENCE,
+                "node.json is up to date",
             )

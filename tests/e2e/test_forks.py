@@ -41,7 +41,7 @@ async def test_a_fork_that_comes_back_to_the_loop_of_its_engine_ends() -> None:
                 child, parent = [item async for item in items]
             assert child
             assert parent == pid
-            await wait_until(lambda child=child: ended(child), what="the fork ends")
+            await wait_until(lambda child=child: ended(child), 5 * PATIENCE, "the fork ends")
             async with client.stream(endpoint, "", timeout=PATIENCE) as items:
                 assert [item async for item in items] == [0, pid]
 
