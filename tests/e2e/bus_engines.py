@@ -87,7 +87,7 @@ class Sink(Notes):
 
     @handles(Sleep)
     async def sleep(self, message: Sleep) -> None:
-        time.sleep(message.seconds)
+        time.sleep(message.seconds)  # noqa: ASYNC251 - nothing is read meanwhile
 
 
 async def large(request: int, ctx: Context) -> AsyncIterator[str]:
