@@ -15,6 +15,7 @@ import pytest
 from actors import (
     Client,
     Cluster,
+    Context,
     DispatchSeat,
     EngineSpec,
     NodeSpec,
@@ -23,7 +24,6 @@ from actors import (
     StreamingDispatch,
 )
 from actors.errors import CallHomeError, ConnectionLost
-from tests.e2e.process_engines import Counts
 from tests.e2e.standing import FarClient, on_road
 from tests.router.dispatches import Inside
 from tests.waiting import PATIENCE, TICK, wait_until
@@ -151,7 +151,13 @@ async def test_b52_without_streams_nothing_is_waited_for() -> None:
 
 def answering(seat: DispatchSeat) -> StreamingDispatch:
     """The router answers the endpoint itself."""
-    return Inside(seat, {ENDPOINT: (False, Counts().generate)})
+
+    async def count(request: dict[str, Any], ctx: Context) -> AsyncIterator[Any]:
+        for number in range(request.get("items", 1 << 30)):
+            yield number
+            await asyncio.sleep(request["pause"])
+
+    return Inside(seat, {ENDPOINT: (False, count)})
 
 
 async def test_b52_what_a_router_answers_itself_gets_its_time() -> None:
