@@ -311,7 +311,7 @@ async def test_b44_an_idle_cluster_is_idle_and_no_wake_up_is_missed() -> None:
 
 async def test_b47_clients_that_come_and_go_leave_nothing() -> None:
     async with Cluster(NodeSpec(engines=[ENGINE])) as cluster:
-        before, after = await reconnect(cluster, 200)
+        before, after = await reconnect(cluster, 120)
     for name in HUBS:
-        assert after[name].rss - before[name].rss < 20 * MIB, (name, before, after)
+        assert after[name].rss - before[name].rss < 8 * MIB, (name, before, after)
         assert after[name].descriptors <= before[name].descriptors + 8, (name, before, after)

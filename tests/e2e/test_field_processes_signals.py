@@ -134,7 +134,7 @@ def test_b48_a_terminal_that_closes_stops_up_in_order(tool: Tool, tmp_path: Path
     wait_until_sync(lambda: folders(run_root()) == [] and not mine(), what="nothing is left")
 
 
-@pytest.mark.parametrize(("times", "gap"), [(1, 0.0), (2, 0.05), (3, 0.015), (6, 0.015)])
+@pytest.mark.parametrize(("times", "gap"), [(1, 0.0), (2, 0.05), (6, 0.015)])
 def test_b54_ctrl_c_however_often_leaves_nothing(times: int, gap: float) -> None:
     with launcher(start_new_session=True) as (process, pids, listen):
         for _ in range(times):
@@ -182,7 +182,7 @@ def test_b54_hammered_signals_leave_nothing(tool: Tool, tmp_path: Path, gap: flo
     wait_until_sync(lambda: not mine(), what="no process is left")
 
 
-@pytest.mark.parametrize("after", [0.0, 0.25, 0.6])
+@pytest.mark.parametrize("after", [0.0, 0.4])
 def test_b54_a_signal_during_the_start_leaves_nothing(
     tool: Tool, tmp_path: Path, after: float
 ) -> None:
@@ -206,12 +206,11 @@ essential = true
 """
 
 
-@pytest.mark.parametrize("code", [9, 7])
 def test_b152_b156_a_node_ends_with_the_exit_code_of_an_essential_actor(
-    tool: Tool, tmp_path: Path, code: int
+    tool: Tool, tmp_path: Path
 ) -> None:
     # The caller is in the process group of what it has started, and survives its end.
-    spec = toml(tmp_path, essential(str(code)))
+    spec = toml(tmp_path, essential("7"))
     script = f"{sys.executable} -m actors up {spec}; echo code $?"
     found = subprocess.run(
         ["bash", "-c", script],
@@ -224,9 +223,9 @@ def test_b152_b156_a_node_ends_with_the_exit_code_of_an_essential_actor(
         check=False,
     )
     assert found.returncode == 0
-    assert found.stdout == f"code {code}\n", found.stderr
-    assert f"core is essential: the node stops, with exit code {code}" in found.stderr
-    assert f"ended by itself: exit code {code}" in found.stderr
+    assert found.stdout == "code 7\n", found.stderr
+    assert "core is essential: the node stops, with exit code 7" in found.stderr
+    assert "ended by itself: exit code 7" in found.stderr
     assert folders(run_root()) == []
 
 

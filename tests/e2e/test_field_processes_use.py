@@ -93,11 +93,10 @@ def test_b60_a_class_that_stands_in_no_file_is_told_so(how: str) -> None:
     assert "Mine was defined in no file" in last
 
 
-@pytest.mark.parametrize("how", ["-c", "-", "-i"])
+@pytest.mark.parametrize("how", ["-", "-i"])
 def test_b60_what_stands_in_a_module_works_from_anywhere(how: str) -> None:
     typed = IMPORTED.replace("\nasync def main", "\n\nasync def main")
     found, _ = {
-        "-c": lambda: run("-c", IMPORTED),
         "-": lambda: run("-", stdin=IMPORTED),
         "-i": lambda: run("-i", "-q", stdin=typed),  # a prompt
     }[how]()
@@ -181,6 +180,6 @@ if __name__ == "__main__":
 
 def test_b63_a_program_that_forks_and_has_busy_threads_starts_and_stops(tmp_path: Path) -> None:
     script = tmp_path / "forking.py"
-    script.write_text(FORKING.replace("TIMES", "4"))
+    script.write_text(FORKING.replace("TIMES", "2"))
     found, _ = run(str(script))
     assert (found.returncode, found.stdout, found.stderr) == (0, "done\n", "")
