@@ -31,6 +31,7 @@ from actors.kernel.lines import name_lines
 from actors.kernel.ref import Ref, read_arguments
 from actors.kernel.runtime import Runtime
 from actors.kernel.stage import StageError
+from actors.kernel.starting import Starting
 from actors.messages import Withdraw
 from transport.bus.address import Address
 from transport.bus.port import Bus
@@ -169,7 +170,7 @@ async def running(
             actor.attach(runtime, tasks, lookup)
             try:
                 with _stage("on_start"):
-                    await actor.on_start()
+                    await _start(spec, actor, lookup)
                 yield actor, runtime
             finally:
                 actor.shut()
@@ -188,6 +189,22 @@ async def running(
             discovery.stop()
         heart.stop()
         runtime.close(f"{spec['name']} stops")
+
+
+async def _start(spec: dict[str, Any], actor: Actor, lookup: NodeLookup | None) -> None:
+    if lookup is None or "beside" not in spec:
+        await actor.on_start()
+        return
+    runtime = actor.runtime
+    limit = runtime.settings.start_timeout
+    starting = Starting(spec["name"], limit, lookup.alive, spec["beside"], spec["behind"])
+    lookup.when_changed.append(starting.news)
+    runtime.starting = starting
+    try:
+        await actor.on_start()
+    finally:
+        runtime.starting = None
+        lookup.when_changed.remove(starting.news)
 
 
 class _Far:

@@ -97,6 +97,22 @@ def actor_child(
         "cpus": list(cpus) if cpus else None,
         "settings": node.settings.to_dict(),
         **_role_keys(instance.spec, node),
+        **_others(instance, node),
+    }
+
+
+def _others(instance: Instance, node: NodeSpec) -> dict[str, Any]:
+    """Who starts beside an engine or actor, and who behind it; see ``actors.kernel.starting``."""
+    spec = instance.spec
+    if spec.place != "process" or not isinstance(spec, ActorSpec | EngineSpec):
+        return {}
+    given = [each for each in node.instances() if isinstance(each.spec, ActorSpec)]
+    beside = [each.name for each in given if each.spec.place == "process"]
+    if isinstance(spec, EngineSpec):
+        beside = []
+    return {
+        "beside": beside,
+        "behind": [each.name for each in given if each.name not in beside],
     }
 
 
@@ -164,6 +180,7 @@ def children(
                 start_timeout=settings.start_timeout,
                 grace=settings.stop_grace,
                 essential=spec.essential,
+                early=instance.role == "actor",
             )
         )
     return found

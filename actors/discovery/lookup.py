@@ -29,6 +29,8 @@ class NodeLookup:
         self._routers: dict[int, Address] = {}
         self._near: list[Address] = []
         self._turn = 0
+        #: Called after each change.
+        self.when_changed: list[Callable[[], None]] = []
         #: Why the last router is gone, where the node has said so.
         self._gone = ""
 
@@ -49,6 +51,8 @@ class NodeLookup:
         # Chosen here, not at each call: a router in this process costs no hop.
         routers, own = list(self._routers.values()), os.getpid()
         self._near = [router for router in routers if router.pid == own] or routers
+        for hear in self.when_changed:
+            hear()
 
     def _add(self, record: Record) -> None:
         self._actors[record.address.name] = record
@@ -61,6 +65,10 @@ class NodeLookup:
         current = self._actors.get(record.address.name)
         if current is not None and current.instance == record.instance:
             del self._actors[record.address.name]
+
+    def alive(self, name: str) -> bool:
+        """Whether there is an actor of this name now."""
+        return name in self._actors
 
     def actor(self, name: str) -> Address:
         """The living incarnation of the actor ``name``. Raises ActorDead when there is none now."""

@@ -53,6 +53,9 @@ Timeout = float | None | Default
 class Caller:
     """Opens streams from one runtime; ``route`` says where a target's Opens go."""
 
+    #: The one actor that is called, where it is one.
+    actor: str = ""
+
     def __init__(
         self, runtime: Runtime, route: Callable[[str], Address], parent: Context | None = None
     ) -> None:

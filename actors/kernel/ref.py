@@ -97,7 +97,8 @@ class Ref:
 
     A reference may stand in a message, a request or an item, and arrives as one of the receiver's
     own; it does not leave its node. ``Ref(name)`` is one for the ``args`` of an ActorSpec or
-    EngineSpec: it can be used from ``on_start`` on. It cannot be pickled or copied.
+    EngineSpec: it can be used from ``on_start`` on. There it waits for an actor that starts beside
+    this one. It cannot be pickled or copied.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Ref:
         self._runtime = runtime
         self._lookup = found
         self._caller = _Asker(runtime, self._route)
+        self._caller.actor = self.name
 
     def __getattr__(self, attribute: str) -> Any:
         # Only what ``bind`` sets can be missing.
@@ -157,6 +159,8 @@ class Ref:
         payload domain, FrameReleased.
         """
         target, fields = write_message(message)
+        if (starting := self._runtime.starting) is not None:
+            await starting.wait(self.name)
         encoded = self._runtime.encode(fields, "msgpack", False, target)
         address = self._lookup.actor(self.name)
         if self._runtime.port.pressed(address):
@@ -177,6 +181,8 @@ class Ref:
         callhome), ActorDead, Overloaded when the mailbox is full, DeadlineExceeded.
         """
         target, fields = write_message(message)
+        if (starting := self._runtime.starting) is not None:
+            await starting.wait(self.name, timeout if isinstance(timeout, int | float) else None)
         return await self._caller.call(target, fields, timeout=timeout, on_warning=on_warning)
 
     def stream(

@@ -82,8 +82,15 @@ class ResponseStream:
             self._stream = self._sent.send()
         return self._stream
 
+    async def _started(self) -> Opened:
+        """As ``_begin``; in an actor's on_start behind that of the one that is called."""
+        starting = self._runtime.starting
+        if starting is not None and self._caller.actor:
+            await starting.wait(self._caller.actor, self._sent.context.remaining())
+        return self._begin()
+
     async def __aenter__(self) -> Self:
-        self._begin()
+        await self._started()
         return self
 
     async def __aexit__(
@@ -98,7 +105,7 @@ class ResponseStream:
         return self
 
     async def __anext__(self) -> Any:
-        stream = self._stream or self._begin()
+        stream = self._stream or await self._started()
         queue = stream.queue
         while not queue:
             if not stream.state.response_open:

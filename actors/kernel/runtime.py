@@ -39,6 +39,7 @@ from transport.wire.message import Message
 if TYPE_CHECKING:
     from actors.kernel.ref import Lookup
     from actors.kernel.serving import Serving
+    from actors.kernel.starting import Starting
 
 log = logging.getLogger("callhome")
 
@@ -118,6 +119,8 @@ class Runtime:
         #: The incarnation of the node, and who knows its actors; 0 and None outside any node.
         self.node = 0
         self.lookup: Lookup | None = None
+        #: What it knows of the others of its plan while its actor starts.
+        self.starting: Starting | None = None
         self._near = with_references(self._reference)
         self._serial, self._closed = 0, False
         #: Closed, in a forked child, or cut off: ``check_open`` says which.

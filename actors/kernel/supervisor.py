@@ -36,7 +36,8 @@ class ChildSpec:
 
     ``stage`` is its place in the order of starting, ``stop`` the one in the order of stopping,
     which runs backwards: the highest stops first. None: the same as ``stage``. ``essential``: the
-    others make no sense once this one stays down.
+    others make no sense once this one stays down. ``early``: it is told as up as soon as it is, for
+    others of its stage may wait for it; else with all of the stage.
     """
 
     name: str
@@ -49,6 +50,7 @@ class ChildSpec:
     start_timeout: float = 10.0
     grace: float = 5.0
     essential: bool = False
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,15 +152,23 @@ class Supervisor:
 
     async def _start_stage(self, entries: list[_Entry]) -> None:
         children = {entry.spec.name: self._launch(entry) for entry in entries}
+        early = {children[each.spec.name].ready: each for each in entries if each.spec.early}
         waiting = {child.ready for child in children.values()}
         while waiting:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for future in done:
                 future.result()
+            for future in done & early.keys():
+                self._serves(early[future])
         for entry in entries:
-            self._up(entry, children[entry.spec.name])
-            self._group.create_task(self._keep(entry), name=f"keep {entry.spec.name}")
+            if not entry.spec.early:
+                self._serves(entry)
         await self._watcher.on_stage(entries[0].spec.stage)
+
+    def _serves(self, entry: _Entry) -> None:
+        assert entry.child is not None
+        self._up(entry, entry.child)
+        self._group.create_task(self._keep(entry), name=f"keep {entry.spec.name}")
 
     def _launch(self, entry: _Entry) -> Child:
         spec = entry.spec
