@@ -64,14 +64,31 @@ class Fault(NamedTuple):
     text: str
 
 
+#: How many decoders have read the input that is tried, and how many have refused it.
+_told: Final = {True: 0, False: 0}
+
+
+def tell(read: bool) -> None:
+    """One decoder of a target that has several has read the input, or refused it."""
+    _told[read] += 1
+
+
 def quiet(
-    call: Callable[..., Any], *arguments: Any, typed: tuple[type[Exception], ...] = TYPED
+    call: Callable[..., Any],
+    *arguments: Any,
+    typed: tuple[type[Exception], ...] = TYPED,
+    more: bool = False,
 ) -> Any:
-    """What a call returns, or its typed error: for targets that call several decoders."""
+    """What a call returns, or its typed error: for targets that call several decoders; ``more``:
+    what is done with an input that was read.
+    """
     try:
-        return call(*arguments)
+        found = call(*arguments)
     except typed as error:
-        return error
+        found = error
+    if not more:
+        tell(not isinstance(found, typed))
+    return found
 
 
 def random_of(data: bytes) -> Random:
@@ -119,6 +136,7 @@ def judge(target: Target, data: bytes, weigh: bool) -> tuple[Fault | None, float
 
 
 def _tried(target: Target, data: bytes) -> tuple[Fault | None, bool]:
+    _told.update({True: 0, False: 0})
     try:
         target.run(data)
     except target.typed:
@@ -130,7 +148,7 @@ def _tried(target: Target, data: bytes) -> tuple[Fault | None, bool]:
     except Exception as error:
         where = f"{type(error).__name__} {_place(error)}"
         return Fault("exception", where, f"{where}: {str(error)[:300]}"), False
-    return None, False
+    return None, bool(_told[False]) and not _told[True]
 
 
 def _place(error: BaseException) -> str:

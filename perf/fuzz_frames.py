@@ -10,7 +10,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import actors.messages
 import actors.notices
-from perf.fuzz_check import Broken, Target, quiet, random_of
+from perf.fuzz_check import Broken, Target, quiet, random_of, tell
 from perf.fuzz_mutate import pieces
 from transport.callhome.mux_in import Inflow, Pieces
 from transport.errors import EngineError, LocalProtocolError, RemoteProtocolError
@@ -56,6 +56,7 @@ def _cut_anyhow(make: Callable[[], Reader[Any]], data: bytes) -> None:
     parts = _fed(make, data, pieces(data, random_of(data)))
     if whole != parts:
         raise Broken("cut into pieces it reads otherwise than whole")
+    tell(not whole[1])
 
 
 def _frames(data: bytes) -> None:
@@ -96,8 +97,8 @@ def _envelope(data: bytes) -> None:
     found = read_envelope(data)
     for info in (found.connection, found.request_connection):
         if info is not None:
-            quiet(info.text, "address")
-            quiet(info.number, "stream")
+            quiet(info.text, "address", more=True)
+            quiet(info.number, "stream", more=True)
     if found.codec in ("json", "msgpack"):
         again = read_envelope(pack_envelope(found))
         if again != found:
@@ -177,10 +178,10 @@ def _batch(data: bytes) -> None:
     told = quiet(_batch_reader.unpack, data)
     if isinstance(told, tuple) is bool(faults):
         raise Broken("unpack and read do not agree on whether a batch is right")
-    portions = quiet(_batch_reader.portions, data)
+    portions = quiet(_batch_reader.portions, data, more=True)
     found: list[Message] = []
     while not isinstance(portions, Exception) and portions.more:
-        part = quiet(portions.take, 200 if faults else 2)
+        part = quiet(portions.take, 200 if faults else 2, more=True)
         if isinstance(part, Exception):
             break
         found += part[0]
@@ -263,10 +264,11 @@ def _flown(cut: list[bytes]) -> tuple[object, ...]:
 
 def _mux(data: bytes) -> None:
     if len(data) >= mux.HEAD:
-        quiet(mux.read_mux, data)
+        quiet(mux.read_mux, data, more=True)
     whole = _flown([data])
     if whole != _flown(pieces(data, random_of(data))):
         raise Broken("cut into pieces it flows otherwise than whole")
+    tell(not whole[-1])
     for kind, frame_bytes in whole[0]:  # type: ignore[attr-defined]
         if kind == mux.BATCH:
             _batch_reader.read(frame_bytes)

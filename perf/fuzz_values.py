@@ -108,7 +108,7 @@ def _codec(codec: str) -> Any:
 
     def run(data: bytes) -> None:
         value = decode(data, codec=codec)
-        again = quiet(encode, value, codec, typed=(EncodeError,))
+        again = quiet(encode, value, codec, typed=(EncodeError,), more=True)
         if isinstance(again, EncodeError):
             # A list of integers in one piece is no container to a reader, and one to a writer.
             if "nested deeper" in str(again) and without_ints(data, codec) != data:
@@ -117,7 +117,7 @@ def _codec(codec: str) -> Any:
         if _same(decode(again, codec=codec)) != _same(value):
             raise Broken("a value that is written again reads otherwise")
         for to in ("msgpack", "json", *sorted(plain.PLAIN)):
-            quiet(plain.transcode, data, codec, to, typed=(*TYPED, EncodeError))
+            quiet(plain.transcode, data, codec, to, typed=(*TYPED, EncodeError), more=True)
 
     return run
 
@@ -137,10 +137,10 @@ def _plain(codec: str) -> Any:
         plain.is_error_item(data, codec)
         body = quiet(plain.unwrap, data, codec)
         if type(body) is bytes:
-            quiet(plain.decode_item, body, codec)
+            quiet(plain.decode_item, body, codec, more=True)
         if type(item) is Annotated:
             plain.error_of(item)
-        written = quiet(plain.encode_item, item, codec, typed=(EncodeError,))
+        written = quiet(plain.encode_item, item, codec, typed=(EncodeError,), more=True)
         if not isinstance(item, CallHomeError) and type(written) is bytes:
             inner = plain.unwrap(plain.wrap(written, codec), codec)
             if inner is None or _same(plain.decode_item(inner, codec)) != _same(

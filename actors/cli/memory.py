@@ -85,7 +85,7 @@ def _rows(memory: dict[str, Any]) -> tuple[list[tuple[str, ...]], int]:
         idle = each.get("idle")
         what = f"segment {each.get('number')} ({each.get('kind')})"
         used = f"{_size(each, 'used')} of {_size(each)}"
-        word = f"idle {idle:.1f}" if isinstance(idle, int | float) else "in use"
+        word = f"idle {idle:.1f}" if isinstance(idle, int | float) else "-"
         rows.append((what, "-", "-", "-", used, word))
     for each in _maps(memory, "leases"):
         what = "held" if each.get("actor") is None else "lent to"
@@ -93,7 +93,9 @@ def _rows(memory: dict[str, Any]) -> tuple[list[tuple[str, ...]], int]:
             (what, _who(each), str(each.get("stream") or "-"), "1", _size(each), _age(each))
         )
     for each in _maps(memory, "borrowed"):
-        frames = f"{each.get('frames')} + {each.get('unopened')} unopened"
+        frames = str(each.get("frames"))
+        if each.get("unopened"):
+            frames += f", {each['unopened']} more not read yet"
         by = f" by {each['road']}" if each.get("road") else ""
         what = f"borrowed{by} from"
         rows.append((what, _who(each), "-", frames, _size(each), _age(each)))
@@ -117,7 +119,7 @@ def _maps(memory: dict[str, Any], key: str) -> list[dict[str, Any]]:
 def _who(each: dict[str, Any]) -> str:
     if each.get("actor") is None:
         return "-"
-    return f"{each['actor']} (pid {each.get('pid') or 'unknown'})"
+    return f"{each['actor']} (pid {each['pid']})" if each.get("pid") else str(each["actor"])
 
 
 def _size(each: dict[str, Any], key: str = "size") -> str:

@@ -110,7 +110,8 @@ class NodeActor(Actor):
         self.runtime.on(Publish, self._on_publish)
         self.runtime.on(Withdraw, self._on_withdraw)
         self.runtime.when_down.append(self._on_peer_down)
-        self.progress(f"node {self._spec.name} starts {len(self._supervisor.status())} actors")
+        count = len(self._supervisor.status())
+        self.progress(f"node {self._spec.name} starts {count} actor{'s' * (count != 1)}")
         await self._supervisor.start()
         self._serves = True
         self._lookout.start()

@@ -64,10 +64,11 @@ def _located(value: Any, key: str) -> str:
         return f"{spec.name}:{qualname}"
     file = getattr(loaded, "__file__", None)
     if file is None or not os.path.isfile(file):  # it is "<stdin>" for a script on stdin
+        kind = "class" if isinstance(value, type) else "function"
         raise SpecError(
             f"{key}: {qualname} was defined in no file (at a prompt, in a notebook, with -c or on "
-            "stdin), so a child process cannot import it; define the class in a module, a file of "
-            "its own that you import"
+            f"stdin), so a child process cannot import it; define the {kind} in a module, a file "
+            "of its own that you import"
         )
     return f"{os.path.abspath(file)}:{qualname}"
 

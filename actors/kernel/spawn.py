@@ -288,12 +288,10 @@ class Child:
         details = {"stage": stage, "type": str(event["type"]), "traceback": str(event["traceback"])}
         if isinstance(inner, CallHomeError):
             details["code"] = inner.code
-        return SpawnError(
-            f"{self.title} (pid {self.pid}) {self._what(stage, event)}; "
-            f"{self._next_step(stage, event)}",
-            actor=self.name,
-            **details,
-        )
+        text = f"{self.title} (pid {self.pid}) {self._what(stage, event)}"
+        if not (isinstance(inner, SpecError) and stage == "constructor"):  # that says what to do
+            text += f"; {self._next_step(stage, event)}"
+        return SpawnError(text, actor=self.name, **details)
 
     def _what(self, stage: str, event: Mapping[str, Any]) -> str:
         cause = f"{event['type']}: {event['message']}"

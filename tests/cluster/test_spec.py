@@ -198,7 +198,7 @@ EngineSpec("a.b.c", echo)
         [sys.executable, "-"], input=script, capture_output=True, text=True, timeout=PATIENCE
     )
     assert "EngineSpec.engine: echo was defined in no file" in done.stderr.splitlines()[-1]
-    assert "define the class in a module" in done.stderr
+    assert "define the function in a module" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,9 @@ def test_the_command_tries_an_input_again_and_tells(capsys: pytest.CaptureFixtur
     assert "read in" in capsys.readouterr().out
     assert main(["fuzz", "--decoder", "json", "--input", "5b"]) == 0
     assert "refused in" in capsys.readouterr().out
+    # It has several decoders: none of them has read it.
+    assert main(["fuzz", "--decoder", "control", "--input", "c1"]) == 0
+    assert "refused in" in capsys.readouterr().out
     for wrong in (["--input", "5b"], ["--decoder", "json", "--input", "zz"]):
         with pytest.raises(SystemExit) as ended:
             main(["fuzz", *wrong])

@@ -30,7 +30,8 @@ class Address(NamedTuple):
     space: int = 0
 
     def __str__(self) -> str:
-        return f"{self.name} (pid {self.pid})"
+        # What serves on another node has no process here.
+        return f"{self.name} (pid {self.pid})" if self.pid else self.name
 
 
 def inbox_path(run: str, address: Address, lane: str) -> str:
