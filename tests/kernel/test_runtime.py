@@ -112,11 +112,12 @@ async def test_who_fails_to_hear_of_a_death_keeps_it_from_nobody(
     def failing(address: Address, reason: str) -> None:
         raise ValueError("its own fault")
 
-    dead = Address("dead", 0x99, os.getpid(), 1)
+    dead = Address("dead", 0x99, os.getpid(), runtime.address.started)
     runtime.when_down += [failing, lambda address, reason: told.append(reason)]
     runtime.home.down = failing  # type: ignore[method-assign]
     try:
         runtime.peers.lost(dead, "gone")
+        await wait_until(lambda: told)  # behind all that it may have sent
         assert told == ["gone"]
         assert "its own fault" in caplog.text
     finally:
