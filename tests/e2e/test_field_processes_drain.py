@@ -15,7 +15,6 @@ import pytest
 from actors import (
     Client,
     Cluster,
-    Context,
     DispatchSeat,
     EngineSpec,
     NodeSpec,
