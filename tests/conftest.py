@@ -7,6 +7,7 @@ import gc
 import inspect
 import os
 import shutil
+import signal
 import tempfile
 import time
 import uuid
@@ -26,6 +27,8 @@ _failed = pytest.StashKey[bool]()
 def pytest_configure(config: pytest.Config) -> None:
     """A marker for all processes of this session, and a run root of its own with a short path."""
     os.environ[MARKER] = uuid.uuid4().hex
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell script
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["CALLHOME_RUN"] = tempfile.mkdtemp(prefix="ch-", dir="/tmp")
 
 
