@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Coroutine, Iterator
 
+import hypothesis
 import pytest
 
 from tests.leaks import MARKER, Traces, settle
@@ -22,6 +23,11 @@ from tests.waiting import PATIENCE
 GRACE = PATIENCE
 
 _failed = pytest.StashKey[bool]()
+
+
+# `python -m perf fuzz` is there for millions; a profile with other figures of its own stands aside.
+hypothesis.settings.register_profile("suite", max_examples=40, deadline=None)
+hypothesis.settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:

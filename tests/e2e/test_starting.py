@@ -92,7 +92,7 @@ def eager(name: str, of: str) -> ActorSpec:
     ],
 )
 async def test_what_cannot_come_is_said(actors: list[ActorSpec], words: str) -> None:
-    settings = Settings(start_timeout=8.0)  # of which on_start may wait for others 6.4
+    settings = Settings(start_timeout=5.0)  # of which on_start may wait for others 4
     with pytest.raises(SpawnError, match=words):
         async with Cluster(NodeSpec(actors=actors, settings=settings)):
             pass

@@ -15,7 +15,7 @@ from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import Added, Record, Removed, Snapshot
 from actors.router.actor import RouterActor
-from tests.waiting import wait_until
+from tests.waiting import TICK, wait_until
 from transport.bus.address import Address
 
 
@@ -98,6 +98,7 @@ async def router_rig(
     actor.discovery = told
     actor.static_peers = list(peers)
     actor.follows = follows
+    actor.patience = 3 * TICK  # what stands for a worker need not read a good-bye
     async with running(spec(folder, "router", given), actor):
         runtime = Runtime(run=str(folder), name="client", settings=given)
         try:
