@@ -112,6 +112,8 @@ class Peers:
         self._on_down = on_down
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
+        #: Process, start time and namespace of whoever lives in this process.
+        self._here = port.address[2:]
         self._watches: dict[_Key, _Watch] = {}
         self._reasons: OrderedDict[int, str] = OrderedDict()
         self._dead: OrderedDict[int, str] = OrderedDict()
@@ -161,8 +163,14 @@ class Peers:
         look may have its last items behind it. Watching twice is harmless; a watch lasts until the
         process ends or this runtime closes.
         """
+        # For each stream, three times over: whoever is watched already is found in one step.
+        watch = self._watches.get(address[2:4])
+        if watch is not None and address.incarnation in watch.addresses:
+            return not watch.gone
         if address.incarnation in self._dead:
             return False
+        if address[2:] == self._here:
+            return True
         key = self._key(address)
         watch = self._watches.get(key)
         if watch is not None:
@@ -170,8 +178,6 @@ class Peers:
             return not watch.gone
         if self._far(address):
             return self._watch_far(key, address)
-        if address.pid == self._pid and self.alive(address):
-            return True
         watch = self._watches[key] = _Watch(-1)
         watch.addresses[address.incarnation] = address
         self._open(key)

@@ -50,6 +50,8 @@ class Unclaimed:
         """``peer`` serves the stream and holds its frames from now on; with ``keep`` we do too,
         until ``settled``.
         """
+        if not self._requests and not self._kept:
+            return  # nearly always: this is asked for each stream
         handles = self._take(number)
         if handles:
             self._memory.opened(peer, handles)
@@ -71,6 +73,8 @@ class Unclaimed:
 
     def refused(self, number: int) -> None:
         """Nobody took the stream: its frames come back."""
+        if not self._requests and not self._kept:
+            return
         for handle in self.take(number):
             self._memory.unexport(handle)
 
@@ -87,6 +91,8 @@ class Unclaimed:
 
     def take(self, number: int) -> list[Handle]:
         """The frames of a request that we still hold, for another attempt."""
+        if not self._requests and not self._kept:
+            return []
         handles = self._take(number)
         self._forget(handles)
         return handles

@@ -150,7 +150,7 @@ async def test_no_batch_is_larger_than_a_reader_takes(
         outlet = box.outlet
         assert outlet is not None
         if stuck:  # what waits for a reader that stands still leaves in one go later
-            outlet._waiting.append(BatchWriter(a.address.incarnation).pack([numbered(0)]))
+            outlet.waiting.append(BatchWriter(a.address.incarnation).pack([numbered(0)]))
         for number in range(8):
             a.port.send(b.address, weighty(number, 1_000_000), size=1_000_000)
         if stuck:

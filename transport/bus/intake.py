@@ -69,10 +69,12 @@ class Intake:
     def data(self, batch: bytes, reader: BatchReader) -> None:
         """A batch of the data lane; a Mark is the last of its batch."""
         sender, messages = self._read(batch, reader)
-        mark = messages.pop() if messages and type(messages[-1]) is Mark else None
+        if not messages or type(messages[-1]) is not Mark:
+            self.hand_over(sender, messages)
+            return
+        mark = messages.pop()
         self.hand_over(sender, messages)
-        if mark is not None:
-            self._take_own(sender, mark)
+        self._take_own(sender, mark)
 
     def control(self, batch: bytes, reader: BatchReader) -> None:
         """A batch of the control lane."""

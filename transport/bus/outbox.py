@@ -92,7 +92,7 @@ class Outbox:
     def stuck(self) -> bool:
         """Whether nothing more can be handed over, because the peer does not read."""
         outlet, flight = self.outlet, self.flight
-        return outlet is not None and (outlet.blocked or flight.bytes >= flight.limit)
+        return outlet is not None and (bool(outlet.waiting) or flight.bytes >= flight.limit)
 
     def marked(self, number: int) -> bool:
         """The peer has read as far as mark ``number``; whether there is room again for that."""

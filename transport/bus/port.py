@@ -274,18 +274,19 @@ class Port:
         if outlet is None:
             self._hand_local(box, at_once)
             return
-        if box.stuck and not last:
+        flight = box.flight
+        if (outlet.waiting or flight.bytes >= flight.limit) and not last:
             return  # they stay here, counted, until the peer reads
         box.messages = []
         size, box.size = box.size, 0
         self.messages_out += len(messages)
-        if not box.control and box.flight.hand_over(len(messages), size):
-            messages.append(box.flight.mark(self.address))
+        if not box.control and flight.hand_over(len(messages), size):
+            messages.append(flight.mark(self.address))
         if size < _LARGE:
             size = max(size, self._send_batch(box, outlet, messages))
         else:
             size = max(size, sum(self._send_batch(box, outlet, [each]) for each in messages))
-        if outlet.blocked:
+        if outlet.waiting:
             box.blocked_bytes = size
 
     def _send_batch(self, box: Outbox, outlet: Outlet, messages: list[Message]) -> int:

@@ -144,24 +144,20 @@ class Outlet:
         self._drained = drained
         self._loop = loop
         self._fd = int(self._socket.fd)
-        self._waiting: deque[bytes] = deque()
+        #: Batches that the peer has no room for, because it does not read.
+        self.waiting: deque[bytes] = deque()
         self._watched = False
         self._closed = False
 
-    @property
-    def blocked(self) -> bool:
-        """Something waits here because the peer does not read."""
-        return bool(self._waiting)
-
     def send(self, batch: bytes) -> None:
         """Send, or keep until the peer reads."""
-        if self._waiting:
-            self._waiting.append(batch)
+        if self.waiting:
+            self.waiting.append(batch)
             return
         try:
             self._socket.send(batch, _NOBLOCK)
         except zmq.Again:
-            self._waiting.append(batch)
+            self.waiting.append(batch)
             self._watch(True)
             self._loop.call_soon(self._writable)
 
@@ -174,15 +170,15 @@ class Outlet:
                 self._loop.remove_reader(self._fd)
 
     def _writable(self) -> None:
-        if self._closed or not self._waiting:
+        if self._closed or not self.waiting:
             return
         self._write_on()
-        if not self._waiting:
+        if not self.waiting:
             self._watch(False)
             self._drained()
 
     def _write_on(self) -> None:
-        waiting = self._waiting
+        waiting = self.waiting
         with contextlib.suppress(zmq.Again):
             while waiting:
                 self._socket.send(waiting[0], _NOBLOCK)
@@ -192,13 +188,13 @@ class Outlet:
         """Before ``close``: block until the peer has room for what waits here, at most until the
         monotonic clock shows ``until``; batches and bytes for which it has none.
         """
-        while self._waiting and not self._closed:
+        while self.waiting and not self._closed:
             self._write_on()
             rest = until - time.monotonic()
             if rest <= 0:
                 break
             self._socket.poll(max(1, int(rest * 1000)), zmq.POLLOUT)
-        return len(self._waiting), sum(map(len, self._waiting))
+        return len(self.waiting), sum(map(len, self.waiting))
 
     def close(self, linger: float) -> None:
         """Close; what ZeroMQ holds is still sent for ``linger`` seconds, what waits here is
@@ -207,10 +203,10 @@ class Outlet:
         if not self._closed:
             self._closed = True
             self._watch(False)
-            self._waiting.clear()
+            self.waiting.clear()
             self._socket.close(int(linger * 1000))
 
     def disown(self) -> None:
         """In a forked child: touch neither the socket nor the loop, which the parent has, too."""
         self._closed = True
-        self._waiting.clear()
+        self.waiting.clear()
