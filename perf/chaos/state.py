@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import re
 from collections import Counter, defaultdict
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from actors import CallHomeError, Client
+from actors.cluster.folder import locked
 from actors.messages import Inspect, Record
 
 #: What has to be as before to the last one, and what may differ by so much: a process that was
@@ -155,18 +155,8 @@ def _shared(folder: str) -> list[str]:
 
 
 def _owned(path: str) -> bool:
-    """Whether a living process holds the lock of its folder of segments."""
-    try:
-        fd = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return not os.path.exists(path)  # gone in this moment
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    """Whether a living process holds the lock of its folder of segments, or it has just gone."""
+    return locked(path) or not os.path.exists(path)
 
 
 def busy(state: State) -> list[str]:
