@@ -246,9 +246,18 @@ class Settings:
     stop_grace: float = _setting(5.0, seconds)
     #: How long streams that are under way may go on when a node or an actor is asked to stop.
     drain_limit: float = _setting(5.0, seconds_or_0)
+    #: How long an ingress whose records others read elsewhere goes on taking streams after they
+    #: are withdrawn.
+    drain_grace: float = _setting(1.0, seconds_or_0)
     #: An actor of the node whose process shows no sign of life for so long counts as frozen
     #: (0: none ever does).
     frozen_after: float = _setting(3.0, seconds_or_0)
+    #: An engine that has given no item for so long is sent its canary (0: never), and has so long
+    #: to answer.
+    canary_wait: float = _setting(10.0, seconds_or_0)
+    canary_timeout: float = _setting(3.0, seconds)
+    #: Records in etcd live so long without a sign of their node.
+    lease_ttl: float = _setting(10.0, seconds)
     #: Restart intensity: one restart more within the period, and the actor stays down.
     max_restarts: int = _setting(5, whole(0, 1_000_000))
     restart_period: float = _setting(30.0, seconds)

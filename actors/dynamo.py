@@ -29,6 +29,10 @@ SETTINGS: Final = {
     "DYN_TCP_RESPONSE_STREAM_HOST": "call_home_host",
     "DYN_TCP_RESPONSE_STREAM_PORT": "call_home_port",
     "DYN_RUNTIME_INHIBITED_DURATION_SECS": "quarantine",
+    "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "drain_grace",
+    "DYN_RUNTIME_GRACEFUL_SHUTDOWN_TIMEOUT_SECS": "drain_limit",
+    "DYN_CANARY_WAIT_TIME": "canary_wait",
+    "ETCD_LEASE_TTL": "lease_ttl",
 }
 _CODEC: Final = "DYN_REQUEST_PLANE_CODEC"
 _CODECS: Final = ("msgpack", "json")
@@ -113,3 +117,15 @@ def directory_of(environ: Mapping[str, str]) -> str:
         return ""
     default = f"{environ.get('TMPDIR') or '/tmp'}/dynamo_store_kv"
     return environ.get("DYN_FILE_KV") or default
+
+
+def etcd_of(environ: Mapping[str, str]) -> str:
+    """``etcd://host:port,…`` of a fleet that finds itself by etcd, or "": by Dynamo's own default
+    every fleet does, but for us somebody must have said so.
+    """
+    backend = environ.get("DYN_DISCOVERY_BACKEND", "")
+    named = environ.get("ETCD_ENDPOINTS", "")
+    if backend not in ("", "etcd") or not (backend or named):
+        return ""
+    hosts = [each.strip().removeprefix("http://") for each in named.split(",") if each.strip()]
+    return "etcd://" + ",".join(each.rstrip("/") for each in hosts or ["127.0.0.1:2379"])

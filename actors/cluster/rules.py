@@ -140,6 +140,22 @@ def directory(value: Any, key: str) -> str:
     return path
 
 
+def etcd(value: Any, key: str) -> str:
+    """Where etcd answers: ``etcd://host:port``, its members separated by commas."""
+    if not isinstance(value, str) or not value.startswith("etcd://"):
+        raise wrong(key, value, "'etcd://host:port', or several 'host:port' with commas")
+    for member in value.removeprefix("etcd://").split(","):
+        check_hostport(member, SpecError, key)
+    return value
+
+
+def namespace(value: Any, key: str) -> str:
+    """The first word of endpoints."""
+    if not isinstance(value, str) or not re.fullmatch(_WORD, value):
+        raise wrong(key, value, "the first word of endpoints, such as 'demo'")
+    return value
+
+
 def peers(value: Any, key: str) -> tuple[str, ...]:
     """Where other nodes listen: ``host:port`` each, each once."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
@@ -180,6 +196,12 @@ def arguments(value: Any, key: str) -> dict[str, Any]:
             raise wrong(key, keyword, "keyword arguments of the constructor")
         _json(argument, f"{key}.{keyword}", 0)
     return table
+
+
+def json_value(value: Any, key: str) -> Any:
+    """A JSON value, None included."""
+    _json(value, key, 0)
+    return value
 
 
 def _json(value: Any, key: str, depth: int) -> None:

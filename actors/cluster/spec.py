@@ -28,7 +28,7 @@ from actors.config import (
     whole,
     wrong,
 )
-from actors.dynamo import device_ratio_of, directory_of, listen_of
+from actors.dynamo import device_ratio_of, directory_of, etcd_of, listen_of
 from actors.errors import SpecError
 
 Place: TypeAlias = Literal["process", "here"]
@@ -138,7 +138,8 @@ class EngineSpec(Checked):
     launcher's environment and run on ``cpus``. Without a ``name`` they are called as the endpoint.
     ``device`` is what they compute on (``cpu``, ``cuda`` …), for routers that weigh by it. Where a
     replica is ``essential`` and stays down, by its ``restart`` or after too many of them, the node
-    stops, and ends with its exit code.
+    stops, and ends with its exit code. ``canary`` is a request by which an engine that gives no
+    item for a while shows that it still can (setting ``canary_wait``); None: none is sent.
     """
 
     endpoint: str
@@ -155,6 +156,7 @@ class EngineSpec(Checked):
     place: Place = "process"
     device: str = ""
     essential: bool = False
+    canary: Any = None
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
         "endpoint": rules.endpoint,
@@ -171,6 +173,7 @@ class EngineSpec(Checked):
         "place": _PLACE,
         "device": rules.unless_empty(named(40)),
         "essential": flag,
+        "canary": rules.json_value,
     }
 
     @property
@@ -244,6 +247,10 @@ def _directory() -> str:
     return directory_of(os.environ)
 
 
+def _etcd() -> str:
+    return etcd_of(os.environ)
+
+
 def _settings(value: Any, key: str) -> Settings:
     return value if isinstance(value, Settings) else Settings.from_dict(mapping(value, key))
 
@@ -255,7 +262,9 @@ class NodeSpec(Checked):
     ``listen`` (``host:port``) or ``ingress`` lets other nodes in; both may stand there if they name
     the same address. Engines of other nodes are found at ``peers`` (the ``listen`` of each) and in
     ``directory``, a folder that several nodes share, where the ingress also writes what this node
-    serves. Where Dynamo's environment names such a folder it is the default.
+    serves, and so in ``etcd`` (``etcd://host:port,…``; needs ``callhome[etcd]``). Where Dynamo's
+    environment names one of these it is the default. With a ``namespace``, the first word of
+    endpoints, nothing of any other is written or found there.
     """
 
     name: str = "a"
@@ -266,6 +275,8 @@ class NodeSpec(Checked):
     ingress: IngressSpec | None = None
     peers: Sequence[str] = ()
     directory: str = field(default_factory=_directory)
+    etcd: str = field(default_factory=_etcd)
+    namespace: str = ""
     settings: Settings = field(default_factory=Settings.load)
 
     _RULES: ClassVar[Mapping[str, Rule]] = {
@@ -277,6 +288,8 @@ class NodeSpec(Checked):
         "ingress": rules.optional(_ingress),
         "peers": rules.peers,
         "directory": rules.unless_empty(rules.directory),
+        "etcd": rules.unless_empty(rules.etcd),
+        "namespace": rules.unless_empty(rules.namespace),
         "settings": _settings,
     }
 
