@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from transport.callhome.address import check_hostport
 from transport.errors import SpecError
 
 log = logging.getLogger("callhome.config")
@@ -34,6 +35,16 @@ SETTINGS: Final = {
     "DYN_CANARY_WAIT_TIME": "canary_wait",
     "ETCD_LEASE_TTL": "lease_ttl",
 }
+#: Where Dynamo's fleets meet that cannot be read here, and why.
+_BACKENDS: Final = {
+    "kubernetes": "reads Kubernetes' own lists, which is not done here",
+    "mem": "leaves nothing outside of one process",
+    "nats": "is no backend of Dynamo 1.6, and not read here",
+}
+_ENDPOINTS: Final = "ETCD_ENDPOINTS"
+_ETCD_TLS: Final = ("ETCD_AUTH_CA", "ETCD_AUTH_CLIENT_CERT", "ETCD_AUTH_CLIENT_KEY")
+_NO_TLS: Final = "etcd is not reached by TLS here yet"
+
 _CODEC: Final = "DYN_REQUEST_PLANE_CODEC"
 _CODECS: Final = ("msgpack", "json")
 
@@ -122,10 +133,46 @@ def directory_of(environ: Mapping[str, str]) -> str:
 def etcd_of(environ: Mapping[str, str]) -> str:
     """``etcd://host:port,…`` of a fleet that finds itself by etcd, or "": by Dynamo's own default
     every fleet does, but for us somebody must have said so.
+
+    Another word than ``etcd`` and ``file`` is told once: nobody of that fleet is found. Raises
+    SpecError where etcd is to be reached by TLS, and for an endpoint that is no ``host:port``.
     """
     backend = environ.get("DYN_DISCOVERY_BACKEND", "")
-    named = environ.get("ETCD_ENDPOINTS", "")
-    if backend not in ("", "etcd") or not (backend or named):
+    named = environ.get(_ENDPOINTS, "").strip(", ")
+    if backend not in ("", "etcd"):
+        _tell_backend(backend)
         return ""
-    hosts = [each.strip().removeprefix("http://") for each in named.split(",") if each.strip()]
-    return "etcd://" + ",".join(each.rstrip("/") for each in hosts or ["127.0.0.1:2379"])
+    if not (backend or named):
+        return ""
+    for variable in _ETCD_TLS:
+        if environ.get(variable):
+            raise SpecError(f"{variable}: {_NO_TLS}; unset it where etcd listens without")
+    members = filter(None, map(str.strip, named.split(",")))
+    hosts = dict.fromkeys(map(_member, members)) or ("127.0.0.1:2379",)
+    return "etcd://" + ",".join(hosts)
+
+
+def _member(text: str) -> str:
+    """``host:port`` of one of etcd's endpoints: Dynamo takes a URL, too, and leaves its path."""
+    scheme, found, rest = text.rpartition("://")
+    if scheme.lower() == "https":
+        raise SpecError(f"{_ENDPOINTS}: {text[:80]!r}: {_NO_TLS}; give http://host:port")
+    if found and scheme.lower() not in ("http", "etcd"):
+        raise SpecError(f"{_ENDPOINTS}: {text[:80]!r} is not 'host:port' or 'http://host:port'")
+    member = rest.partition("/")[0]
+    if "@" in member:  # not shown: a password may stand there
+        raise SpecError(
+            f"{_ENDPOINTS} names a user; give ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD instead"
+        )
+    check_hostport(member, SpecError, _ENDPOINTS)
+    return member
+
+
+def _tell_backend(backend: str) -> None:
+    if backend == "file":  # see directory_of
+        return
+    why = _BACKENDS.get(backend, "is none that is known here")
+    _warn_once(
+        f"DYN_DISCOVERY_BACKEND={backend[:80]!r} {why}: this node finds nobody by it, and is found "
+        "by nobody; use etcd or file there, or give peers, directory or etcd here"
+    )
