@@ -16,6 +16,8 @@ from collections.abc import Coroutine, Iterator
 import hypothesis
 import pytest
 
+from tests.etcd import etcd as etcd
+from tests.etcd import etcd_server as etcd_server
 from tests.leaks import MARKER, Traces, settle
 from tests.waiting import PATIENCE
 

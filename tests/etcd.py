@@ -1,0 +1,226 @@
+"""A real etcd for tests: one for the session, or one of a test's own, to be killed and frozen.
+
+The fixture ``etcd`` gives the session's, without keys. ``Etcd`` starts one anywhere, in a network
+namespace too. The servers are children of a small keeper, not of pytest, and do not carry the
+marker of this session: so one that is started again within a test is nothing that the test left
+behind, and none outlives pytest, however that ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from tests.leaks import MARKER
+from tests.ports import free_address
+from tests.waiting import PATIENCE, wait_until_sync
+
+#: Elections of one voter need no second each; a lease may then be as short as one.
+_QUICK = ("--heartbeat-interval=20", "--election-timeout=200", "--unsafe-no-fsync")
+#: Reads a command line (JSON) and starts it, or an empty line and waits for what it started.
+_KEEPER = """
+import json, subprocess, sys
+process = None
+for line in sys.stdin:
+    if line.strip():
+        command, log = json.loads(line)
+        with open(log, "ab") as out:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        print(process.pid, flush=True)
+    else:
+        print(process.wait(), flush=True)
+if process is not None:
+    process.kill()
+    process.wait()
+"""
+
+
+def require_etcd() -> None:
+    """Skips the running test, visibly, where no etcd is to be had."""
+    for program in ("etcd", "etcdctl"):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs etcd: no {program!r} in PATH (Debian: etcd-server, etcd-client)")
+    pytest.importorskip("aetcd", reason="needs the extra: pip install 'callhome[etcd]'")
+
+
+class Stored(NamedTuple):
+    """What etcd holds at a key."""
+
+    value: bytes
+    lease: int
+    mod_revision: int
+
+
+class Etcd:
+    """One etcd server and its data; ``start`` it, and ``close`` it in the end.
+
+    ``host`` is where it listens. ``enter`` is put before its command and those of ``etcdctl``:
+    ``("ip", "netns", "exec", NAME)`` makes it run in a network namespace.
+    """
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, enter: tuple[str, ...] = ()) -> None:
+        self._enter = enter
+        self._folder = tempfile.mkdtemp(prefix="etcd-", dir="/tmp")
+        self._log = os.path.join(self._folder, "log")
+        self._data = os.path.join(self._folder, "data")
+        self._env = {key: value for key, value in os.environ.items() if key != MARKER}
+        #: ``host:port``, as clients of etcd take it.
+        self.endpoint = f"{host}:{port or free_address().rpartition(':')[2]}"
+        #: As a NodeSpec takes it.
+        self.address = f"etcd://{self.endpoint}"
+        self.pid = 0
+        self._frozen = False
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _KEEPER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self._env,
+            start_new_session=True,  # Ctrl-C is for pytest, which then ends this one
+        )
+
+    def start(self, *, fresh: bool = False, wait: bool = True) -> None:
+        """Start it if it does not run; ``fresh``: without the data that it had."""
+        if self.pid:
+            return
+        if fresh:
+            shutil.rmtree(self._data, ignore_errors=True)
+        url = f"http://{self.endpoint}"
+        command = [
+            *self._enter,
+            "etcd",
+            f"--data-dir={self._data}",
+            f"--listen-client-urls={url}",
+            f"--advertise-client-urls={url}",
+            # No other member will ever come; so any port does, and the one told is nobody's.
+            "--listen-peer-urls=http://127.0.0.1:0",
+            "--initial-advertise-peer-urls=http://127.0.0.1:1",
+            "--initial-cluster=default=http://127.0.0.1:1",
+            "--log-level=error",
+            *_QUICK,
+        ]
+        self.pid = int(self._ask(json.dumps([command, self._log])))
+        if wait:
+            wait_until_sync(self.answers, 4 * PATIENCE, f"etcd answers; its log: {self._log}")
+
+    def _ask(self, line: str) -> str:
+        assert self._keeper.stdin is not None
+        assert self._keeper.stdout is not None
+        self._keeper.stdin.write(line.encode() + b"\n")
+        self._keeper.stdin.flush()
+        return self._keeper.stdout.readline().decode()
+
+    def answers(self) -> bool:
+        """Whether it takes reads and writes now."""
+        return self._ctl("endpoint", "health", timeout="500ms").returncode == 0
+
+    def kill(self) -> None:
+        """SIGKILL; its data stays."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM; its data stays."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.pid:
+            os.kill(self.pid, number)
+            self.thaw()
+            self._ask("")
+            self.pid = 0
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self._frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        if self._frozen:
+            os.kill(self.pid, signal.SIGCONT)
+            self._frozen = False
+
+    def close(self) -> None:
+        """End it and remove its data; a second call does nothing."""
+        self._end(signal.SIGKILL)
+        for pipe in (self._keeper.stdin, self._keeper.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._keeper.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def get(self, prefix: str = "") -> dict[str, Stored]:
+        """What it holds under keys that begin with ``prefix``."""
+        told = json.loads(self.ctl("get", "--prefix", prefix, "--write-out=json"))
+        return {
+            base64.b64decode(each["key"]).decode(): Stored(
+                base64.b64decode(each.get("value", "")),
+                each.get("lease", 0),
+                each["mod_revision"],
+            )
+            for each in told.get("kvs", ())
+        }
+
+    def put(self, key: str, value: str, lease: int = 0) -> None:
+        """Store ``value``, with a lease if one is named."""
+        self.ctl("put", *([f"--lease={lease:x}"] if lease else ()), "--", key, value)
+
+    def delete(self, key: str, prefix: bool = False) -> None:
+        """Remove a key, or all that begin with it."""
+        self.ctl("del", *(["--prefix"] if prefix else ()), "--", key)
+
+    def ctl(self, *arguments: str) -> str:
+        """What ``etcdctl`` prints. Raises AssertionError with its complaint when it fails."""
+        done = self._ctl(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _ctl(self, *arguments: str, timeout: str = "10s") -> subprocess.CompletedProcess[str]:
+        command = ["etcdctl", f"--endpoints={self.endpoint}", f"--command-timeout={timeout}"]
+        return subprocess.run(
+            [*self._enter, *command, *arguments],
+            env=self._env | {"ETCDCTL_API": "3"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@contextlib.contextmanager
+def running_etcd(
+    host: str = "127.0.0.1", port: int = 0, enter: tuple[str, ...] = ()
+) -> Iterator[Etcd]:
+    """An etcd of one's own, for programs and for tests of whole machines."""
+    server = Etcd(host, port, enter)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def etcd_server() -> Iterator[Etcd]:
+    """The etcd of the session; tests take ``etcd``."""
+    require_etcd()
+    with running_etcd() as server:
+        yield server
+
+
+@pytest.fixture
+def etcd(etcd_server: Etcd) -> Iterator[Etcd]:
+    """The session's etcd: it runs, and holds nothing. The test may do with it what it likes."""
+    etcd_server.start()
+    etcd_server.ctl("del", "--prefix", "")
+    yield etcd_server
+    etcd_server.thaw()
