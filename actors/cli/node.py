@@ -16,8 +16,9 @@ from actors.cli.signals import Interrupts
 from actors.client import Client
 from actors.cluster.cores import show
 from actors.cluster.folder import NodeInfo, live_nodes
+from actors.cluster.inspecting import read_inspection
 from actors.cluster.launcher import find_node
-from actors.cluster.node import Ps, read_inspection
+from actors.cluster.node import Ps
 from actors.cluster.stopping import stop_node
 from actors.config import Settings
 from actors.errors import CallHomeError, SpecError
@@ -32,6 +33,7 @@ _WORDS: Final = {
     "trial": "being tried after a fault",
     "frozen": "frozen, its process shows no sign of life",
     "stalled": "stalled, its event loop does not turn",
+    "unready": "unready, it has not answered its canary",
     "leased": "left alone for a moment, for it had no room",
 }
 _LINES: Final = 20

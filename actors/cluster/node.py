@@ -11,44 +11,30 @@ import asyncio
 import atexit
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from actors.cluster.draining import NodeDrain
 from actors.cluster.folder import NodeInfo, leave_word
 from actors.cluster.holding import Holding
+from actors.cluster.inspecting import Inspector
 from actors.cluster.plan import children, record_of
 from actors.cluster.roll import Roll
 from actors.cluster.spec import NodeSpec
-from actors.cluster.unmet import plain
 from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
-from actors.errors import (
-    ActorDead,
-    CallHomeError,
-    NoWorkers,
-    RemoteProtocolError,
-    SpawnError,
-)
+from actors.errors import CallHomeError, RemoteProtocolError, SpawnError
 from actors.kernel.actor import Actor, handles
 from actors.kernel.beats import Lookout
 from actors.kernel.exits import Exit, Orphans
-from actors.kernel.ref import Ref
 from actors.kernel.space import own_space
-from actors.kernel.supervisor import ChildSpec, ChildStatus, Supervisor
+from actors.kernel.supervisor import ChildSpec, Supervisor
 from actors.kernel.verdicts import Verdict
-from actors.messages import Inspect, Publish, Record, Withdraw
+from actors.messages import Publish, Record, Withdraw
 from transport.bus.address import Address, remove_inboxes
 from transport.shm.files import sweep_files
 
 log = logging.getLogger("callhome.node")
-
-#: How long ``ps`` waits for an actor to say what it carries, in seconds.
-_INSPECT = 1.0
-#: States of workers, as routers tell them, of which somebody may want to know.
-_AWAY = ("quarantined", "trial", "leased", "frozen", "stalled")
 
 
 class Ps(NamedTuple):
@@ -103,6 +89,7 @@ class NodeActor(Actor):
         self._orphans = Orphans(lambda: self._supervisor.pids)
         self._orphans.start(adopt=True)
         self._lookout = Lookout(self.runtime, self._actors, self._judged)
+        self._inspector = Inspector(self.runtime, self.tasks, self._lookout)
         self._drain = NodeDrain(
             self.runtime, self._registry, self.tasks, lambda actor: actor in self._lookout.unwell
         )
@@ -267,116 +254,5 @@ class NodeActor(Actor):
 
         What an actor does not answer within a second is None: it is down, or too busy to say.
         """
-        statuses = self._supervisor.status()
-        asking = [self.tasks.create_task(self._inspect(status)) for status in statuses]
-        for task in asking:
-            await asyncio.wait({task})
         listens = {record.address: record.via for record in self._registry.records}
-        rows = [
-            _row(status, task.result(), listens.get(status.address) if status.address else None)
-            | self._health(status)
-            for status, task in zip(statuses, asking, strict=True)
-        ]
-        if not message.counters:
-            for row in rows:
-                del row["counters"]
-        return rows
-
-    def _health(self, status: ChildStatus) -> dict[str, Any]:
-        """What ``ps`` says of an actor that is there and not well."""
-        address = status.address
-        verdict = None if address is None else self._lookout.unwell.get(address.incarnation)
-        if verdict is None:
-            return {"since": None}
-        since = round(time.monotonic() - verdict.since, 1)
-        return {"state": verdict.code, "since": since, "reason": verdict.why}
-
-    async def _inspect(self, status: ChildStatus) -> dict[str, Any]:
-        if status.address is None or status.address.incarnation in self._lookout.unwell:
-            return {}
-        found: dict[str, Any] = {}
-        try:
-            answers = Ref(status.spec.name, self.runtime, _One(status.address)).stream(
-                Inspect(), timeout=_INSPECT
-            )
-            async with answers:
-                async for answer in answers:
-                    found = read_inspection(answer)
-        except Exception as error:  # whatever an actor answers, the node lives on
-            log.info("%s was not inspected: %s", status.address, error)
-        return found
-
-
-def read_inspection(answer: Any) -> dict[str, Any]:
-    """What an actor says it carries, without what makes no sense: a user's code may say it."""
-    if not isinstance(answer, dict):
-        return {}
-    found: dict[str, Any] = {
-        key: count
-        for key in ("in_flight", "queued", "capacity")
-        if type(count := answer.get(key)) is int
-    }
-    peers = answer.get("peers")
-    if isinstance(peers, dict):
-        found["peers"] = {str(peer): plain(str(peer), str(why)) for peer, why in peers.items()}
-    away = [each for each in answer.get("workers") or () if isinstance(each, dict)]
-    found["away"] = {
-        f"{each.get('worker')} ({each.get('instance')}) of {each.get('endpoint')}": str(state)
-        for each in away
-        if (state := each.get("state")) in _AWAY
-    }
-    counters = answer.get("counters")
-    return {**found, "counters": counters} if isinstance(counters, dict) else found
-
-
-class _One:
-    """A look-up that knows a single incarnation."""
-
-    def __init__(self, address: Address) -> None:
-        self._address = address
-
-    def actor(self, name: str) -> Address:
-        if name != self._address.name:
-            raise ActorDead(f"{name!r} is not {self._address}")
-        return self._address
-
-    def router(self, target: str) -> Address:
-        raise NoWorkers(f"{target}: the node's own process calls no endpoints")
-
-
-def _row(status: ChildStatus, found: Mapping[str, Any], listen: str | None) -> dict[str, Any]:
-    spec = status.spec.spec
-    return {
-        "name": status.spec.name,
-        "role": spec["role"],
-        "endpoint": spec.get("endpoint"),
-        "listen": listen or None,
-        "state": status.state,
-        "pid": status.pid or None,
-        "cores": _cores(status.pid),
-        "rss": _rss(status.pid),
-        "restarts": status.restarts,
-        "reason": status.reason,
-        "in_flight": found.get("in_flight"),
-        "queued": found.get("queued"),
-        "capacity": found.get("capacity"),
-        "peers": found.get("peers") or None,
-        "away": found.get("away") or None,
-        "counters": found.get("counters"),
-    }
-
-
-def _cores(pid: int) -> list[int] | None:
-    try:
-        return sorted(os.sched_getaffinity(pid)) if pid else None
-    except ProcessLookupError:
-        return None
-
-
-def _rss(pid: int) -> int | None:
-    """Resident bytes of a process, shared pages included."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) if pid else None
-    except OSError:
-        return None
-    return None if pages is None else pages * os.sysconf("SC_PAGE_SIZE")
+        return await self._inspector.rows(self._supervisor.status(), listens, message.counters)
