@@ -40,8 +40,9 @@ class WorkerState(NamedTuple):
     is what its EngineSpec says, ``device_id`` which of its host's that is (``cuda:1``), "" where
     its environment does not tell. ``state``: ``free``, ``busy`` (over a threshold), ``leased`` (it
     has refused a stream a moment ago), ``quarantined`` (it failed), ``trial`` (the next stream
-    shows whether it works again), ``frozen`` (its process is stopped) or ``stalled`` (its event
-    loop is blocked). ``where``: "" on this node, else the ``host:port`` of its node.
+    shows whether it works again), ``frozen`` (its process is stopped), ``stalled`` (its event loop
+    is blocked) or ``unready`` (it has not answered its canary). ``where``: "" on this node, else
+    the ``host:port`` of its node.
     """
 
     instance: int

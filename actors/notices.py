@@ -16,8 +16,8 @@ from transport.wire.message import message
 class Warned(NamedTuple):
     """To the home of a stream: something is wrong at the other end, and the stream goes on.
 
-    ``code`` is that of a ``StreamWarning`` (``frozen``, ``stalled``, ``thawed``), ``text`` names
-    the process and the cause; ``since``: seconds that it has been so.
+    ``code`` is that of a ``StreamWarning`` (``frozen``, ``stalled``, ``unready``, ``thawed``),
+    ``text`` names the process and the cause; ``since``: seconds that it has been so.
     """
 
     stream: int

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from actors.kernel.verdicts import ILLNESSES, UNREADY
+
 #: The path at which every ingress of ours tells it; older ones have nothing there.
 OCCUPANCY: Final = "callhome/occupancy"
 _LOADS: Final = "loads"
 _ILL: Final = "ill"
-_ILLNESSES: Final = ("frozen", "stalled")
 _MOST_ILL: Final = 500
+#: Characters of a reason.
+_WHY: Final = 240
 #: What a router asks with: its node takes warnings of streams. Older ones ask with nothing.
 FOLLOWS: Final = {"warnings": True}
 _LARGEST_ID: Final = (1 << 64) - 1
@@ -39,18 +42,21 @@ class Load(NamedTuple):
 
 
 class Ill(NamedTuple):
-    """An engine that is ``frozen`` or ``stalled``, ``since`` seconds before it was told."""
+    """An engine that is ``frozen``, ``stalled`` or ``unready``, ``since`` seconds before it was
+    told; ``why`` is told of the last only, which nodes of older versions do not know.
+    """
 
     instance: int
     code: str
     since: float
+    why: str = ""
 
 
 def pack_loads(loads: Iterable[Load], ill: Iterable[Ill] | None = None) -> dict[str, Any]:
     """The item of a stream that tells these; ``ill``: all who are, where that has changed."""
     item: dict[str, Any] = {_LOADS: [list(load) for load in loads]}
     if ill is not None:
-        item[_ILL] = [list(each) for each in ill]
+        item[_ILL] = [list(each if each.code == UNREADY else each[:3]) for each in ill]
     return item
 
 
@@ -67,15 +73,16 @@ def read_ill(item: object) -> list[Ill] | None:
     told = item.get(_ILL) if isinstance(item, dict) else None
     if not isinstance(told, list):
         return None
-    return [Ill(*each) for each in told[:_MOST_ILL] if _is_ill(each)]
+    read = [Ill(*each) for each in told[:_MOST_ILL] if _is_ill(each)]
+    return [each._replace(why=" ".join(each.why.split())[:_WHY]) for each in read]
 
 
 def _is_ill(entry: object) -> bool:
     return (
         isinstance(entry, list)
-        and [*map(type, entry)] == [int, str, float]
+        and [*map(type, entry)] in ([int, str, float], [int, str, float, str])
         and 0 <= entry[0] <= _LARGEST_ID
-        and entry[1] in _ILLNESSES
+        and entry[1] in ILLNESSES
         and 0 <= entry[2] < 1e9
     )
 

@@ -169,7 +169,7 @@ class LoadsStream(OwnStream):
         #: Engines that were full since.
         self.full: set[int] = set()
         #: Who is not well, as it was told last.
-        self._ill: dict[int, str] = {}
+        self._ill: dict[int, tuple[str, str]] = {}
         super().__init__(loads.runtime, arrival, connection, remote)
         loads.enter(self)
 
@@ -214,11 +214,14 @@ class LoadsStream(OwnStream):
 
     def _news_of_ill(self) -> list[Ill] | None:
         now, known = time.monotonic(), list(self._loads.ill.items())[:_TOLD]
-        ill = {instance: verdict.code for instance, verdict in known}
+        ill = {instance: (verdict.code, verdict.why) for instance, verdict in known}
         if ill == self._ill:
             return None
         self._ill = ill
-        return [Ill(each, verdict.code, max(0.0, now - verdict.since)) for each, verdict in known]
+        return [
+            Ill(each, verdict.code, max(0.0, now - verdict.since), verdict.why)
+            for each, verdict in known
+        ]
 
     def forget(self, instance: int) -> None:
         """An engine is gone."""

@@ -3,7 +3,8 @@
 A thread of the actor's process beats twice a second into ``NAME.INCARNATION.b`` beside its inboxes,
 and asks the loop for a sign whose time it writes along. No message, no other process: an actor that
 is stopped cannot tell anybody, and neither can one whose loop is blocked. Read and written as a
-file and not as mapped memory, so that whoever cuts it short costs nobody more than the verdict.
+file and not as mapped memory, so that whoever cuts it short costs nobody more than the verdict. An
+engine tells in the same file whether it is ready (``actors.engine.canary``).
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from actors.kernel.peers import there
+from actors.kernel.signs import SIZE, TOLD, pack_beat, pack_ready, read_sign
 from actors.kernel.verdicts import (
     FINE,
     HIDDEN,
@@ -42,10 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("callhome")
 
-#: Of the file: a word that says what it is, the incarnation, and nanoseconds of the monotonic clock
-#: of the last beat and of the loop's last turn.
-_FORM: Final = Struct("=8sQQQ")
-_WORD: Final = b"chbeat1\n"
 _LANE: Final = "b"
 #: A thread that wakes so late was not let run: what the loop has missed meanwhile is not its fault.
 _LATE: Final = int(3 * PERIOD * 1e9)
@@ -71,7 +68,9 @@ class Heart:
         self._loop = asyncio.get_running_loop()
         self._fd = -1
         self._turn = self._last = time.monotonic_ns()
-        self._asked = False
+        #: When the loop was asked for a turn that has not come so far; 0: it has.
+        self._asked = 0
+        self._lag = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="callhome-beats", daemon=True)
 
@@ -84,7 +83,7 @@ class Heart:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._fd = os.open(self._path, flags, 0o600)
-            os.posix_fallocate(self._fd, 0, _FORM.size)
+            os.posix_fallocate(self._fd, 0, SIZE)
             self._write()
         except OSError as error:
             log.warning(
@@ -95,19 +94,21 @@ class Heart:
         self._thread.start()
 
     def _write(self) -> None:
-        data = _FORM.pack(_WORD, self._incarnation, self._last, self._turn)
-        os.pwrite(self._fd, data, 0)
+        asked = self._asked
+        lag = max(self._lag, self._last - asked) if asked else self._lag
+        os.pwrite(self._fd, pack_beat(self._incarnation, self._last, self._turn, lag), 0)
 
     def _run(self) -> None:
         while not self._stopping.wait(PERIOD):
             now = time.monotonic_ns()
             if now - self._last > _LATE:
                 self._turn = now
+                self._asked = self._asked and now
             self._last = now
             try:
                 self._write()
                 if not self._asked:
-                    self._asked = True
+                    self._asked = now
                     self._loop.call_soon_threadsafe(self._turned)
             except RuntimeError:  # the loop has closed
                 return
@@ -119,7 +120,18 @@ class Heart:
 
     def _turned(self) -> None:
         self._turn = time.monotonic_ns()
-        self._asked = False
+        self._lag = self._turn - self._asked
+        self._asked = 0
+
+    def ready(self, why: str) -> None:
+        """An engine is ready (""), or since now it is not, and ``why``. Called on the loop."""
+        if self._fd < 0:
+            return
+        since = time.monotonic_ns() if why else 0
+        try:
+            os.pwrite(self._fd, pack_ready(since, why), TOLD)
+        except OSError as error:
+            log.warning("%s: cannot say whether it is ready: %s", self._name, error)
 
     def stop(self) -> None:
         """No more beats; the file goes. A second call does nothing."""
@@ -166,13 +178,14 @@ class Vigil:
     def of(self, address: Address, now: float) -> Verdict:
         """What is thought of an actor, ``now`` (monotonic); looks again after ``LOOK`` seconds.
 
-        Of one in this very process it is that it is well: whoever asks is running.
+        One in this very process is never frozen or stalled: whoever asks is running.
         """
-        if (address.pid, address.space) == self._place or not self._limit:
+        if not self._limit:
             return FINE
         watched = self._watched.get(address.incarnation)
         if watched is None:
-            watched = _Watched(self._limit, self._asking(address))
+            ours = (address.pid, address.space) == self._place
+            watched = _Watched(0.0 if ours else self._limit, self._asking(address))
             self._watched[address.incarnation] = watched
         if now - watched.looked < LOOK * 0.9:
             return watched.judge.verdict
@@ -185,6 +198,14 @@ class Vigil:
         """Whether a new stream may go to the actor."""
         return self.of(address, time.monotonic()).well
 
+    def lag(self, address: Address, now: float) -> float | None:
+        """Seconds that the actor's event loop took to turn when it was last asked, which is twice a
+        second; None where it does not say.
+        """
+        self.of(address, now)
+        watched = self._watched.get(address.incarnation)
+        return None if watched is None else watched.judge.lag
+
     def _read(self, watched: _Watched, address: Address, now: float) -> Sign | None:
         if watched.fd < 0:
             if now - watched.opened < _AGAIN:
@@ -196,15 +217,10 @@ class Vigil:
             except (OSError, LocalProtocolError):
                 return None
         try:
-            data = os.pread(watched.fd, _FORM.size, 0)
+            data = os.pread(watched.fd, SIZE + 1, 0)
         except OSError:
             return None
-        if len(data) != _FORM.size:
-            return None
-        word, incarnation, beat, turn = _FORM.unpack(data)
-        if word != _WORD or incarnation != address.incarnation:
-            return None
-        return Sign(beat / 1e9, turn / 1e9)
+        return read_sign(data, address.incarnation)
 
     def _prune(self, now: float) -> None:
         self._pruned = now
@@ -259,6 +275,11 @@ class Lookout:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def mute(self, incarnation: int) -> bool:
+        """Whether an actor would not answer a question now: it is frozen or stalled."""
+        verdict = self.unwell.get(incarnation)
+        return verdict is not None and verdict.mute
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(LOOK, self._look)

@@ -1,10 +1,11 @@
-"""Whether a process of this node is well, frozen or stalled, as one watcher sees it. Pure.
+"""Whether an actor of this node is well, frozen, stalled or unready, as one watcher sees it. Pure.
 
 ====================================================  ===========================================
 what is seen                                          verdict
 ====================================================  ===========================================
 beats come, the loop turns                            well, however much CPU it uses
 beats come, the loop has not turned for the limit     stalled: something blocks it
+beats come, the loop turns, the engine says so        unready: it has not answered its canary
 no beat for the limit, the process is stopped         frozen
 no beat for the limit, it uses CPU                    stalled: something holds the interpreter
 no beat for the limit, it wants CPU and gets none     as before: the machine is overloaded
@@ -26,6 +27,9 @@ from typing import Final, NamedTuple
 WELL: Final = "well"
 FROZEN: Final = "frozen"
 STALLED: Final = "stalled"
+UNREADY: Final = "unready"
+#: All that an actor can be and not be well.
+ILLNESSES: Final = (FROZEN, STALLED, UNREADY)
 #: Seconds between two beats, and between two looks at them.
 PERIOD: Final = 0.5
 LOOK: Final = 0.25
@@ -53,11 +57,15 @@ _WHY: Final = {
 
 class Sign(NamedTuple):
     """What a process has written last: when it beat, and when its loop had last turned, in
-    seconds of the monotonic clock.
+    seconds of the monotonic clock; for how many seconds that turn had to be waited for; since when
+    (monotonic; 0.0: it is not) and ``why`` its engine is not ready.
     """
 
     beat: float
     turn: float
+    lag: float = 0.0
+    unready: float = 0.0
+    why: str = ""
 
 
 class Process(NamedTuple):
@@ -68,8 +76,8 @@ class Process(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """``code`` is WELL, FROZEN or STALLED; ``since`` (monotonic seconds) and ``why`` of the latter
-    two.
+    """``code`` is WELL or one of ``ILLNESSES``; ``since`` (monotonic seconds) and ``why`` are of the
+    latter.
     """
 
     code: str = WELL
@@ -80,6 +88,11 @@ class Verdict(NamedTuple):
     def well(self) -> bool:
         return self.code == WELL
 
+    @property
+    def mute(self) -> bool:
+        """It would not answer a question now."""
+        return self.code in (FROZEN, STALLED)
+
     def text(self, who: object) -> str:
         """What is told of ``who`` (name and pid), without for how long."""
         return f"{who} is {self.code}: {self.why}"
@@ -89,7 +102,7 @@ FINE: Final = Verdict()
 
 
 class Judge:
-    """One process under one watcher; ``limit`` in seconds, 0: never judged."""
+    """One process under one watcher; ``limit`` in seconds, 0: never found frozen or stalled."""
 
     __slots__ = (
         "_frozen",
@@ -111,7 +124,13 @@ class Judge:
         self._quiet = self._seen = 0.0
         #: CPU that it had used when it was first asked in this silence; None: not asked.
         self._used: float | None = None
+        #: The same object as long as the verdict is the same.
         self.verdict = FINE
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds that its loop took to turn when it was last asked; None: it does not say."""
+        return None if self._sign is None else self._sign.lag
 
     def look(self, sign: Sign | None, ask: Callable[[], Process | None], now: float) -> Verdict:
         """One look: the newest sign (None: there are none to be had); ``ask`` asks the system,
@@ -130,11 +149,15 @@ class Judge:
             self._quiet += passed
             self._seen += passed
         if self._quiet >= self._frozen - 2 * LOOK:
-            self.verdict = self._silent(ask(), now)
+            found = self._silent(ask(), now)
         elif sign.beat - sign.turn >= self._stalled:
-            self.verdict = Verdict(STALLED, sign.turn, "its event loop is blocked")
+            found = Verdict(STALLED, sign.turn, "its event loop is blocked")
+        elif sign.unready:
+            found = Verdict(UNREADY, sign.unready, sign.why)
         else:
-            self.verdict = FINE
+            found = FINE
+        if found != self.verdict:
+            self.verdict = found
         return self.verdict
 
     def _silent(self, process: Process | None, now: float) -> Verdict:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from actors.kernel.verdicts import FINE, FROZEN, LOOK, STALLED, Verdict
+from actors.kernel.verdicts import FINE, ILLNESSES, LOOK, Verdict
 from actors.notices import Warned
 from transport.bus.address import Address
 from transport.errors import LocalProtocolError, RemoteProtocolError
@@ -36,8 +36,9 @@ class StreamWarning(NamedTuple):
     """Something is wrong at the other end of a stream, which goes on.
 
     ``code``: ``frozen`` (its process is stopped, or shows no sign of life), ``stalled`` (its event
-    loop is blocked) or ``thawed`` (it goes on). ``text`` names the actor, its pid and since when;
-    ``since``: seconds that it has been so, for ``thawed`` that it had been.
+    loop is blocked), ``unready`` (an engine that does not answer its canary) or ``thawed`` (it goes
+    on). ``text`` names the actor, its pid and since when; ``since``: seconds that it has been so,
+    for ``thawed`` that it had been.
     """
 
     code: str
@@ -133,7 +134,7 @@ class Watchful:
         if m.code == THAWED:
             if trouble is not None and trouble.far:
                 self._end(stream, trouble, now)
-        elif m.code in (FROZEN, STALLED):
+        elif m.code in ILLNESSES:
             since = m.since if 0 <= m.since < 1e9 else 0.0
             text = " ".join(m.text.split())[:_TEXT] or f"its worker is {m.code}"
             self._log(text)

@@ -1,4 +1,5 @@
-"""How the workers of a router's node are: one that is frozen or stalled gets no new streams.
+"""How the workers of a router's node are: one that is frozen, stalled or
+unready gets no new streams.
 
 Those that it has go on. Their homes look at it themselves as soon as it has accepted them; of an
 Open that has just gone to it only this router knows whom it waits for, and tells.
@@ -10,7 +11,7 @@ import time
 
 from actors.kernel.beats import Lookout
 from actors.kernel.runtime import Runtime
-from actors.kernel.verdicts import FINE, Verdict
+from actors.kernel.verdicts import FINE, UNREADY, Verdict
 from actors.kernel.watchful import THAWED
 from actors.messages import Record
 from actors.notices import Warned
@@ -33,8 +34,7 @@ class Health:
         self.start, self.stop = self._lookout.start, self._lookout.stop
 
     def _judged(self, address: Address, verdict: Verdict) -> None:
-        code = "" if verdict.well else verdict.code
-        self._members.judge(address.incarnation, code, verdict.since)
+        self._judge(address.incarnation, verdict)
         before = self._told.pop(address.incarnation, FINE)
         if not verdict.well:
             self._told[address.incarnation] = verdict
@@ -48,11 +48,17 @@ class Health:
                 message = Warned(stream, verdict.code, verdict.text(address), since)
             self._runtime.port.send(home, message, size=256)
 
+    def _judge(self, instance: int, verdict: Verdict) -> None:
+        code, why = "" if verdict.well else verdict.code, ""
+        if verdict.code == UNREADY:  # the other words say enough
+            why = verdict.why
+        self._members.judge(instance, code, verdict.since, why=why)
+
     def _added(self, record: Record) -> None:
         """Its record has come anew, perhaps."""
         verdict = self._lookout.unwell.get(record.address.incarnation)
         if verdict is not None and not record.via:
-            self._members.judge(record.address.incarnation, verdict.code, verdict.since)
+            self._judge(record.address.incarnation, verdict)
 
     def down(self, address: Address) -> None:
         """A process of this node is gone."""

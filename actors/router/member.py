@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 NEVER: Final = 1 << 62
 #: What a worker can be, as ``callhome ps`` shows it.
 FREE, BUSY, LEASED, QUARANTINED, TRIAL = "free", "busy", "leased", "quarantined", "trial"
-FROZEN, STALLED = "frozen", "stalled"
+FROZEN, STALLED, UNREADY = "frozen", "stalled", "unready"
 #: Those that get no stream for a cause of their own: not the same as having no room.
-AWAY: Final = (QUARANTINED, TRIAL, FROZEN, STALLED)
+#: Those that somebody who looks after them has found so.
+ILL: Final = (FROZEN, STALLED, UNREADY)
+AWAY: Final = (QUARANTINED, TRIAL, *ILL)
 
 
 class Limits:
@@ -60,6 +62,7 @@ class Member:
         "free",
         "ill",
         "ill_since",
+        "ill_why",
         "lease",
         "limit",
         "pool",
@@ -81,10 +84,11 @@ class Member:
         self.busy = False
         #: The policy has it.
         self.free = False
-        #: FROZEN or STALLED, as whoever looks after its process tells, and since when (clock); ""
-        #: where it is well.
+        #: One of ``ILL``, as whoever looks after its process tells, since when (clock), and why,
+        #: where that says more; "" where it is well.
         self.ill = ""
         self.ill_since = 0.0
+        self.ill_why = ""
         #: Until when it is left alone for having refused a stream (clock; 0: it is not); the number
         #: of its report, the streams that waited there and those of ours that were sent and had
         #: settled when it did, the refused one among both.

@@ -160,12 +160,14 @@ class Members:
                 if not record.via:
                     yield record.address
 
-    def judge(self, instance: int, code: str, since: float, endpoint: str = "") -> None:
+    def judge(
+        self, instance: int, code: str, since: float, endpoint: str = "", why: str = ""
+    ) -> None:
         """How a worker is, at one endpoint or at all that it serves; see ``Pool.judge``."""
         pools = [self.pools.get(endpoint)] if endpoint else list(self.pools.values())
         for pool in pools:
             if pool is not None:
-                pool.judge(instance, code, since)
+                pool.judge(instance, code, since, why)
 
     def _forget(self) -> None:
         """Let go of the endpoints that have been without a worker for longest; not of one for which

@@ -16,7 +16,7 @@ from actors.errors import AllBusy, NoWorkers, WorkerUnavailable
 from actors.messages import Open, Route
 from actors.router.faults import FAULTS, OVERLOADED, SILENT, Faults, failures
 from actors.router.loads import Worker
-from actors.router.member import AWAY, FROZEN, NEVER, STALLED, Limits, Member
+from actors.router.member import AWAY, ILL, NEVER, Limits, Member
 from actors.router.occupancy import Carried, Key
 from actors.router.policy import Everybody, Policy
 from actors.router.words import busy_words, ill_words
@@ -141,13 +141,13 @@ class Pool:
         else:
             worker.watch = None
 
-    def judge(self, instance: int, code: str, since: float) -> None:
-        """Somebody who looks after the worker's process says how it is: frozen, stalled, or "" for
+    def judge(self, instance: int, code: str, since: float, why: str = "") -> None:
+        """Somebody who looks after the worker's process says how it is: one of ``ILL``, or "" for
         well. Its streams and permits stay; it gets no new ones.
         """
-        member = self.members.get(instance)
-        if member is not None and (member.ill, member.ill_since) != (code, since):
-            member.ill, member.ill_since = code, since
+        member, told = self.members.get(instance), (code, since, why)
+        if member is not None and (member.ill, member.ill_since, member.ill_why) != told:
+            member.ill, member.ill_since, member.ill_why = told
             self.update(member)
 
     def reload(self) -> None:
@@ -322,7 +322,7 @@ class Pool:
         if failed:
             states = states - Counter(self.members[each].shown for each in failed)
         ill: list[Member] = []
-        if states[FROZEN] or states[STALLED]:
+        if any(states[each] for each in ILL):
             ill = [each for each in self.members.values() if each.ill]
         return busy_words(states, self.limits, ill, self._clock())
 

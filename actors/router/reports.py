@@ -43,7 +43,7 @@ class _Followed:
     def __init__(self) -> None:
         self.places: dict[int, set[Place]] = {}
         self.newest: dict[int, Load] = {}
-        #: Those that are frozen or stalled there.
+        #: Those that are frozen, stalled or unready there.
         self.ill: dict[int, Ill] = {}
         self.task: asyncio.Task[None] | None = None
 
@@ -60,7 +60,7 @@ class RemoteReports:
         runtime: Runtime,
         tasks: asyncio.TaskGroup,
         occupancy: Occupancy,
-        judge: Callable[[int, str, float, str], None] = lambda *_: None,
+        judge: Callable[[int, str, float, str, str], None] = lambda *_: None,
     ) -> None:
         """``judge`` takes how a worker is; see ``Members.judge``."""
         self._runtime = runtime
@@ -191,12 +191,12 @@ class RemoteReports:
                 self._occupancy.hear(worker, *load[1:])
 
     def _hear_ill(self, followed: _Followed, ill: list[Ill]) -> None:
-        """Who is frozen or stalled there; all others are well."""
+        """Who is frozen, stalled or unready there; all others are well."""
         before, now = followed.ill, time.monotonic()
         followed.ill = {each.instance: each._replace(since=now - each.since) for each in ill}
         for instance in before.keys() | followed.ill.keys():
             old, new = before.get(instance), followed.ill.get(instance)
-            if old is None or new is None or old.code != new.code:
+            if old is None or new is None or (old.code, old.why) != (new.code, new.why):
                 self._tell(followed, instance)
             else:
                 followed.ill[instance] = old  # since when is known
@@ -206,8 +206,8 @@ class RemoteReports:
         for place in followed.places.get(instance, ()):
             worker = self._occupancy.workers.get(place)
             if worker is not None:
-                code, since = ("", 0.0) if ill is None else (ill.code, ill.since)
-                self._judge(instance, code, since, worker.endpoint)
+                code, since, why = ("", 0.0, "") if ill is None else ill[1:]
+                self._judge(instance, code, since, worker.endpoint, why)
 
     def _forget(self, followed: _Followed) -> None:
         """Nobody tells any more, and whoever does next counts from 1."""

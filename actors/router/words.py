@@ -9,10 +9,12 @@ from actors.router.member import (
     BUSY,
     FREE,
     FROZEN,
+    ILL,
     LEASED,
     QUARANTINED,
     STALLED,
     TRIAL,
+    UNREADY,
     Limits,
     Member,
 )
@@ -22,15 +24,17 @@ _NAMED = 4
 
 
 def ill_words(member: Member, now: float) -> str:
-    """Who is frozen or stalled, and since when."""
+    """Who is frozen, stalled or unready, since when, and why where that is told."""
     carried = member.carried
     lasted = max(0.0, now - member.ill_since)
-    return f"worker {carried.instance} ({carried.address}) is {member.ill} since {lasted:.1f} s"
+    why = f": {member.ill_why}" if member.ill_why else ""
+    who = f"worker {carried.instance} ({carried.address})"
+    return f"{who} is {member.ill} since {lasted:.1f} s{why}"
 
 
 def busy_words(states: Counter[str], limits: Limits, ill: Sequence[Member], now: float) -> str:
     """How many workers are in which of the ``states``, and why none takes a stream; ``ill``: those
-    that are frozen or stalled.
+    that are frozen, stalled or unready.
     """
     count = states.total()
     if not count:
@@ -48,10 +52,11 @@ def busy_words(states: Counter[str], limits: Limits, ill: Sequence[Member], now:
         TRIAL: "on trial after a fault",
         FROZEN: "frozen",
         STALLED: "stalled",
+        UNREADY: "unready",
     }
     told = [f"{states[each]} {text}" for each, text in words.items() if states[each]]
     told += [ill_words(each, now) for each in ill[:_NAMED]]
-    if states[FROZEN] + states[STALLED] == count:
+    if sum(states[each] for each in ILL) == count:
         who = (
             "its one worker takes no streams"
             if count == 1

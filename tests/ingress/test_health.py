@@ -41,7 +41,7 @@ async def test_those_who_know_the_word_are_warned_and_the_streams_of_all_go_on(
         assert 5.0 <= warned[0].since <= warned[1].since < 60.0
         for home, stream in follows:  # who does not know it reads on
             await wait_until(partial(told, home, stream))
-            ((instance, code, since),) = next(each for each in ill(home, stream) if each)
+            ((instance, code, since, _),) = next(each for each in ill(home, stream) if each)
             assert (instance, code) == (address.incarnation, "frozen")
             assert since >= 5.0
         assert not old.got(Warned, streams[1][1])

@@ -18,6 +18,7 @@ import pytest
 from actors import Settings
 from actors.kernel.beats import Heart, Lookout, Vigil, process_of
 from actors.kernel.runtime import Runtime
+from actors.kernel.signs import SIZE, TOLD, read_sign
 from actors.kernel.verdicts import HIDDEN, IDLE, RUNNING, STOPPED
 from tests.kernel.test_peers_scarce import no_descriptors
 from tests.waiting import require_root, wait_until, wait_until_sync
@@ -61,6 +62,56 @@ async def test_beats_come_the_loop_is_seen_to_turn_and_the_file_goes(tmp_path: P
         vigil.close()
         heart.stop()
         assert not beats(tmp_path / "r")
+
+
+async def test_c36_an_engine_says_whether_it_is_ready(tmp_path: Path) -> None:
+    async with beating(tmp_path / "r") as (runtime, heart):
+        vigil = Vigil(str(tmp_path / "r"), 60.0, stranger(runtime.address))
+        now = time.monotonic()
+        assert vigil.of(runtime.address, now).well
+        heart.ready("its canary\x1b[31m raised ValueError: " + "\u00e4" * 500)
+        found = vigil.of(runtime.address, now + 1.0)
+        assert found.code == "unready"
+        assert not found.mute
+        assert found.why.startswith("its canary [31m raised ValueError: \u00e4\u00e4")
+        assert abs(found.since - time.monotonic()) < PATIENCE
+        assert len(found.why.encode()) <= 240, "and no half of a character is left at its end"
+        assert runtime.vigil.of(runtime.address, now).code == "unready", "in its process, too"
+        assert vigil.of(runtime.address, now + 2.0) is found, "it is told as one trouble, not many"
+        heart.ready("")
+        assert vigil.of(runtime.address, now + 3.0).well
+        vigil.close()
+
+
+async def test_c36_files_of_other_versions_are_no_verdict(tmp_path: Path) -> None:
+    async with beating(tmp_path / "r") as (runtime, heart):
+        heart.ready("its canary")
+        (file,) = beats(tmp_path / "r")
+        heart._stopping.set()
+        heart._thread.join()
+        data, who = file.read_bytes(), runtime.address.incarnation
+        assert len(data) == SIZE
+        now = read_sign(data, who)
+        assert now is not None
+        assert now.unready
+        older = read_sign(data[:32], who)
+        assert older is not None
+        assert (older.beat, older.turn, older.unready) == (now.beat, now.turn, 0.0)
+        for other in (data[:TOLD], data + b"\0", data[:-1], b"", b"chbeat2\n" + data[8:]):
+            assert read_sign(other, who) is None
+        assert read_sign(data, who + 1) is None
+
+
+async def test_the_lag_of_a_loop_is_told(tmp_path: Path) -> None:
+    async with beating(tmp_path / "r") as (runtime, _):
+        vigil = Vigil(str(tmp_path / "r"), 60.0, stranger(runtime.address))
+
+        def lag() -> float:
+            return vigil.lag(runtime.address, time.monotonic()) or 0.0
+
+        wait_until_sync(lambda: lag() >= 0.5, PATIENCE, "a loop that does not turn is late")
+        await wait_until(lambda: lag() < 0.5, PATIENCE, "it turns")
+        vigil.close()
 
 
 async def test_a_blocked_loop_is_stalled_and_its_thread_beats_on(tmp_path: Path) -> None:

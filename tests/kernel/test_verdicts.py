@@ -4,6 +4,8 @@ turns.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from actors.kernel.verdicts import (
@@ -15,6 +17,7 @@ from actors.kernel.verdicts import (
     RUNNING,
     STALLED,
     STOPPED,
+    UNREADY,
     WELL,
     Judge,
     Process,
@@ -34,6 +37,8 @@ class Actor:
         self.beat = self.turn = self.now + skew
         self.used = 0.0
         self.asked = 0
+        #: Since when its engine is not ready, and why.
+        self.told = (0.0, "")
 
     def ask(self, state: str | None, rate: float) -> Process | None:
         self.asked += 1
@@ -60,7 +65,7 @@ class Actor:
         return found
 
     def look(self, state: str | None = IDLE, rate: float = 0.0) -> str:
-        sign = Sign(self.beat, self.turn)
+        sign = Sign(self.beat, self.turn, 0.0, *self.told)
         return self.judge.look(sign, lambda: self.ask(state, rate), self.now).code
 
 
@@ -187,3 +192,39 @@ def test_no_limit_no_verdict_and_a_short_one_waits_for_two_beats() -> None:
     short = Actor(limit=0.1)
     short.live(5.0)
     assert set(short.live(2 * PERIOD - LOOK, beats=False, state=STOPPED)) == {WELL}
+
+
+def test_c36_an_engine_that_says_so_is_unready_until_it_says_otherwise() -> None:
+    actor = Actor()
+    actor.live(2.0)
+    actor.told = (actor.now, "its canary gave no item within 3 s")
+    assert set(actor.live(2.0)) == {UNREADY}
+    assert actor.judge.verdict.text("it") == "it is unready: its canary gave no item within 3 s"
+    assert noticed_last(actor.live(5.0, beats=False, state=STOPPED)) == FROZEN, "that is worse"
+    assert noticed_last(actor.live(1.0)) == UNREADY, "it was frozen meanwhile, and says so still"
+    assert noticed_last(actor.live(5.0, turns=False)) == STALLED
+    actor.told = (0.0, "")
+    assert noticed_last(actor.live(1.0)) == WELL
+
+
+def test_c36_who_is_never_judged_can_be_unready() -> None:
+    actor = Actor(limit=0.0)
+    actor.told = (actor.now, "why")
+    assert set(actor.live(9.0, beats=False, state=STOPPED)) == {UNREADY}
+
+
+@pytest.mark.parametrize("how", [{"turns": False}, {"beats": False, "state": STOPPED}])
+def test_one_trouble_is_one_verdict(how: dict[str, Any]) -> None:
+    """Whoever compares verdicts by identity, as the ingress does, warns once of each."""
+    actor = Actor()
+    actor.live(1.0)
+    actor.live(6.0, **how)
+    found = actor.judge.verdict
+    assert not found.well
+    actor.live(3.0, **how)
+    assert actor.judge.verdict is found
+
+
+def noticed_last(found: list[str]) -> str:
+    """What is thought of it in the end."""
+    return found[-1]

@@ -30,7 +30,7 @@ def chosen(rig: Rig, count: int = 30) -> set[int]:
 
 
 @pytest.mark.parametrize("mode", ["least_loaded", "round_robin", "random", "sticky"])
-@pytest.mark.parametrize("code", ["frozen", "stalled"])
+@pytest.mark.parametrize("code", ["frozen", "stalled", "unready"])
 def test_it_is_no_candidate_and_is_one_again(mode: str, code: str) -> None:
     rig = Rig(3, mode)
     rig.pool.judge(2, code, rig.now - 4)
@@ -54,6 +54,18 @@ def test_nobody_left_says_who_is_ill_since_when() -> None:
     assert "worker 1 (w1 (pid 1)) is frozen since 4.0 s" in text
     assert "worker 2 (w2 (pid 1)) is stalled since 7.5 s" in text
     assert rig.pool.candidates(rig.open()) == []
+
+
+def test_c36_who_is_unready_says_why() -> None:
+    rig = Rig(1)
+    rig.pool.judge(1, "unready", rig.now - 4, "its canary gave no item within 3 s")
+    text = "worker 1 (w1 (pid 1)) is unready since 4.0 s: its canary gave no item within 3 s"
+    with pytest.raises(AllBusy, match=r"takes no streams \(1 unready; ") as told:
+        rig.pool.choose(rig.open())
+    assert text in str(told.value)
+    with pytest.raises(WorkerUnavailable) as pinned:
+        rig.pool.choose(rig.open(instance=1))
+    assert f"{text}, and gets no new streams" in str(pinned.value)
 
 
 def test_one_that_is_pinned_is_refused_and_others_are_not() -> None:
@@ -104,6 +116,8 @@ LOAD = Load(7, 1, 2, 3, 4, 5)
 BAD: Iterable[Any] = [
     [7, "frozen"],
     [7, "dead", 1.0],
+    [7, "unready", 1.0, 5],
+    [7, "unready", 1.0, "why", "more"],
     [7, "frozen", 1],
     [7, "frozen", -1.0],
     [7, "frozen", 1e12],
@@ -118,12 +132,17 @@ BAD: Iterable[Any] = [
 
 
 def test_what_an_ingress_tells_is_read_and_rubbish_is_left_out() -> None:
-    ill = [Ill(7, "frozen", 1.5), Ill(8, "stalled", 0.0)]
-    item = pack_loads([LOAD], ill)
+    ill = [Ill(7, "frozen", 1.5), Ill(8, "stalled", 0.0), Ill(9, "unready", 1.0, "its canary")]
+    item = pack_loads([LOAD], [ill[0]._replace(why="older nodes read three words"), *ill[1:]])
+    assert [len(each) for each in item["ill"]] == [3, 3, 4]
     assert read_loads(item) == [LOAD]
     assert read_ill(item) == ill
     assert read_ill(pack_loads([LOAD], [])) == []
     assert read_ill(pack_loads([LOAD])) is None, "older nodes tell nothing of it"
+    long = read_ill({"ill": [[7, "unready", 1.0, "two\nlines " * 500]]})
+    assert long is not None
+    assert long[0].why.startswith("two lines two")
+    assert len(long[0].why) <= 240
     for each in BAD:
         assert read_ill({"ill": [each, [7, "frozen", 1.5]]}) == [Ill(7, "frozen", 1.5)], each
     rubbish: list[Any] = [{"ill": 3}, {"ill": None}, [], None, 5]
