@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.cluster.unmet import plain
 from actors.errors import ActorDead, NoWorkers
 from actors.kernel.beats import Lookout
+from actors.kernel.children import ChildStatus
 from actors.kernel.ref import Ref
-from actors.kernel.supervisor import ChildStatus
+from actors.kernel.verdicts import ILLNESSES
 from actors.messages import Inspect
 from transport.bus.address import Address
 
@@ -29,7 +30,7 @@ log = logging.getLogger("callhome.node")
 #: How long ``ps`` waits for an actor to say what it carries, in seconds.
 _INSPECT: Final = 1.0
 #: States of workers, as routers tell them, of which somebody may want to know.
-_AWAY: Final = ("quarantined", "trial", "leased", "frozen", "stalled")
+_AWAY: Final = ("quarantined", "trial", "leased", *ILLNESSES)
 
 
 class Inspector:
@@ -60,16 +61,19 @@ class Inspector:
     def _health(self, status: ChildStatus) -> dict[str, Any]:
         """What ``ps`` says of an actor that is there and not well."""
         address = status.address
+        now = time.monotonic()
+        lag = None if address is None else self._runtime.vigil.lag(address, now)
+        told = {"since": None, "lag": None if lag is None else round(lag, 4)}
         verdict = None if address is None else self._lookout.unwell.get(address.incarnation)
         if verdict is None:
-            return {"since": None}
-        since = round(time.monotonic() - verdict.since, 1)
-        return {"state": verdict.code, "since": since, "reason": verdict.why}
+            return told
+        since = round(now - verdict.since, 1)
+        return told | {"state": verdict.code, "since": since, "reason": verdict.why}
 
     async def inspect(self, status: ChildStatus) -> dict[str, Any]:
         """What one actor says it carries; empty when it does not say, or is not asked."""
         address = status.address
-        if address is None or address.incarnation in self._lookout.unwell:
+        if address is None or self._lookout.mute(address.incarnation):
             return {}
         found: dict[str, Any] = {}
         try:

@@ -26,9 +26,10 @@ from actors.discovery.registry import Registry
 from actors.errors import CallHomeError, RemoteProtocolError, SpawnError
 from actors.kernel.actor import Actor, handles
 from actors.kernel.beats import Lookout
+from actors.kernel.children import ChildSpec
 from actors.kernel.exits import Exit, Orphans
 from actors.kernel.space import own_space
-from actors.kernel.supervisor import ChildSpec, Supervisor
+from actors.kernel.supervisor import Supervisor
 from actors.kernel.verdicts import Verdict
 from actors.messages import Publish, Record, Withdraw
 from transport.bus.address import Address, remove_inboxes

@@ -94,6 +94,10 @@ class RestartPolicy:
         """The child serves from ``now`` on: only from here on it lives."""
         self._up = now
 
+    def renew(self) -> None:
+        """Somebody starts the child anew by his own wish: what it did before counts no more."""
+        self._row = 0
+
     def on_exit(self, now: float, *, clean: bool) -> Verdict:
         """Judge an exit at ``now`` (seconds of any steady clock); ``clean`` means exit code 0.
 

@@ -102,6 +102,11 @@ class Child:
         return self._process.pid if self._process else 0
 
     @property
+    def incarnation(self) -> int:
+        """What its sockets are named by; 0 where the child chooses it itself."""
+        return int(self._launch.spec.get("incarnation") or 0)
+
+    @property
     def _run_folder(self) -> str:
         return str(self._launch.spec.get("run", ""))
 

@@ -9,85 +9,26 @@ A child that does not come up when the supervisor starts makes ``start`` fail an
 nobody should have to find out later that half a node came up. A child that fails afterwards is
 restarted by its policy; when that gives up, the child stays down and its siblings live on, unless
 it is ``essential``: then whoever watches is told to end them, too.
+
+A child that is started anew by somebody's wish (``restart``, ``succeed``) has not failed: none of
+that counts as a restart of its policy. For a moment there may be two children of one spec.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from actors.errors import SpawnError
-from actors.kernel.exits import Exit
-from actors.kernel.restart import Intensity, Restart, RestartPolicy, Strategy
+from actors.errors import SpawnError, SpecError
+from actors.kernel.children import ChildSpec, ChildStatus, State, Watcher
+from actors.kernel.restart import Restart, RestartPolicy
 from actors.kernel.spawn import Child, Launch
 from transport.bus.address import Address, remove_inboxes
-
-State: TypeAlias = Literal["starting", "up", "restarting", "failed", "ended", "stopped"]
-
-
-@dataclass(frozen=True)
-class ChildSpec:
-    """One child: what it runs, when it starts, how it restarts and stops. Times in seconds.
-
-    ``stage`` is its place in the order of starting, ``stop`` the one in the order of stopping,
-    which runs backwards: the highest stops first. None: the same as ``stage``. ``essential``: the
-    others make no sense once this one stays down. ``early``: it is told as up as soon as it is, for
-    others of its stage may wait for it; else with all of the stage.
-    """
-
-    name: str
-    spec: Mapping[str, Any]
-    env: Mapping[str, str] = field(default_factory=dict)
-    stage: int = 0
-    stop: int | None = None
-    restart: Strategy = "on-failure"
-    intensity: Intensity = field(default_factory=Intensity)
-    start_timeout: float = 10.0
-    grace: float = 5.0
-    essential: bool = False
-    early: bool = False
-
-
-@dataclass(frozen=True)
-class ChildStatus:
-    """A child as it is now; ``pid`` is 0 and ``address`` None while it is down."""
-
-    spec: ChildSpec
-    state: State
-    pid: int
-    address: Address | None
-    restarts: int
-    reason: str
-
-
-class Watcher(Protocol):
-    """Who hears of the children. Called on the loop; must neither block nor raise."""
-
-    def on_exec(self, spec: ChildSpec, pid: int) -> None:
-        """The child's process is there; no code of its actor has run yet."""
-
-    def on_up(self, spec: ChildSpec, address: Address, facts: Mapping[str, Any]) -> None:
-        """The child serves; ``facts`` is what it told about itself."""
-
-    def on_down(self, spec: ChildSpec, address: Address, reason: str, *, again: bool) -> None:
-        """The child that served at ``address`` has ended; ``again``: it will be restarted."""
-
-    def on_trouble(self, spec: ChildSpec, text: str) -> None:
-        """A restart failed, the child is given up, or had to be killed; text for the operator."""
-
-    def on_lost(self, spec: ChildSpec, how: Exit) -> None:
-        """An essential child has ended and stays down."""
-
-    def on_progress(self, spec: ChildSpec, text: str) -> None:
-        """What a starting child is busy with."""
-
-    async def on_stage(self, stage: int) -> None:
-        """All children of a stage serve; the next stage starts when this returns."""
+from transport.errors import shown
 
 
 class _Entry:
@@ -97,7 +38,9 @@ class _Entry:
         self.spec = spec
         self.policy = RestartPolicy(spec.restart, spec.intensity)
         self.child: Child | None = None
-        self.incarnation = 0
+        #: Whoever is to take its place, or has had it: no concern of its policy.
+        self.beside: list[Child] = []
+        self.keeper: asyncio.Task[None] | None = None
         self.gone: Address | None = None
         self.state: State = "starting"
         self.reason = ""
@@ -107,12 +50,11 @@ class _Entry:
         return self.child is not None and self.child.alive
 
 
-def _clear(entry: _Entry) -> None:
+def _clear(spec: ChildSpec, child: Child | None) -> None:
     """Remove the sockets of a child that has ended, perhaps before it had told its address."""
-    run = entry.spec.spec.get("run")
-    if run and entry.child is not None:
-        address = Address(entry.spec.name, entry.incarnation, entry.child.pid, 0)
-        remove_inboxes(run, address)
+    run = spec.spec.get("run")
+    if run and child is not None:
+        remove_inboxes(run, Address(spec.name, child.incarnation, child.pid, 0))
 
 
 def _stop_place(entry: _Entry) -> int:
@@ -168,20 +110,27 @@ class Supervisor:
     def _serves(self, entry: _Entry) -> None:
         assert entry.child is not None
         self._up(entry, entry.child)
-        self._group.create_task(self._keep(entry), name=f"keep {entry.spec.name}")
+        self._begin_keeping(entry)
+
+    def _begin_keeping(self, entry: _Entry) -> None:
+        keeping = self._keep(entry)
+        entry.keeper = self._group.create_task(keeping, name=f"keep {entry.spec.name}")
 
     def _launch(self, entry: _Entry) -> Child:
-        spec = entry.spec
-        entry.incarnation = secrets.randbits(62) + 1
+        entry.child = child = self._exec(entry.spec)
+        return child
+
+    def _exec(self, spec: ChildSpec) -> Child:
+        incarnation = secrets.randbits(62) + 1
         launch = Launch(
-            spec={**spec.spec, "name": spec.name, "incarnation": entry.incarnation},
+            spec={**spec.spec, "name": spec.name, "incarnation": incarnation},
             env=spec.env,
             death_signal=signal.SIGKILL,
+            fds=spec.fds,
             on_exec=lambda pid: self._watcher.on_exec(spec, pid),
         )
         child = Child(launch, lambda text: self._watcher.on_progress(spec, text))
         child.launch(spec.start_timeout)
-        entry.child = child
         return child
 
     def _up(self, entry: _Entry, child: Child) -> None:
@@ -200,13 +149,13 @@ class Supervisor:
             if self._stopping.is_set():
                 entry.state = "stopped"
                 self._down(entry, again=False)
-                _clear(entry)
+                _clear(entry.spec, entry.child)
                 return
             verdict = entry.policy.on_exit(self._clock(), clean=how.clean)
             again = isinstance(verdict, Restart)
             entry.state = "restarting" if again else "ended" if how.clean else "failed"
             self._down(entry, again=again)
-            _clear(entry)
+            _clear(entry.spec, entry.child)
             if not isinstance(verdict, Restart):
                 self._watcher.on_trouble(
                     entry.spec,
@@ -252,6 +201,109 @@ class Supervisor:
         self._up(entry, child)
         return True
 
+    # By somebody's wish.
+
+    async def restart(self, name: str) -> Address:
+        """Stop a child in its grace time and start it anew; its address when it serves.
+
+        Raises SpawnError when it does not come up: from then on its policy has it. Raises SpecError
+        for a name that is none.
+        """
+        entry = self._find(name)
+        async with self._renewing(entry):
+            if entry.child is not None and entry.child.alive:
+                entry.state = "restarting"
+                await self._end(entry.child, entry.spec)
+            entry.reason = "it is started anew"
+            self._down(entry, again=True)
+            _clear(entry.spec, entry.child)
+            self._check_stopping(entry)
+            entry.policy.renew()
+            entry.state = "restarting"
+            child = self._launch(entry)
+            try:
+                address = await child.wait_ready()
+            except asyncio.CancelledError:
+                child.kill()
+                raise
+            self._up(entry, child)
+        return address
+
+    async def succeed(self, name: str) -> tuple[Address | None, Address]:
+        """Start another child of the same spec and give it the place of the one that is there: the
+        addresses of both. The old one goes on until ``see_off``, and is not started again.
+
+        Raises SpawnError when the new one does not come up: then nothing has changed. Raises
+        SpecError for a name that is none.
+        """
+        entry = self._find(name)
+        self._check_stopping(entry)
+        child = self._exec(entry.spec)
+        entry.beside.append(child)
+        try:
+            address = await child.wait_ready()
+        except BaseException:
+            child.kill()
+            self._group.create_task(self._forget(entry, child), name=f"forget {name}")
+            raise
+        async with self._renewing(entry):
+            entry.beside.remove(child)
+            old, entry.child = entry.child, child
+            if old is not None and old.alive:
+                entry.beside.append(old)
+                self._group.create_task(self._forget(entry, old), name=f"see off {name}")
+                if old.address is None:  # it had fallen, and was not up again yet
+                    old.kill()
+            entry.policy.renew()
+            self._up(entry, child)
+        return None if old is None or not old.alive else old.address, address
+
+    async def see_off(self, address: Address) -> None:
+        """Stop the child at ``address``, to which another has succeeded; returns at its end."""
+        for entry in self._entries:
+            for child in entry.beside:
+                if child.address == address:
+                    await self._end(child, entry.spec)
+
+    def _find(self, name: str) -> _Entry:
+        for entry in self._entries:
+            if entry.spec.name == name:
+                return entry
+        known = ", ".join(entry.spec.name for entry in self._entries) or "none"
+        raise SpecError(f"no child is called {shown(name)}; there are: {known}")
+
+    def _check_stopping(self, entry: _Entry) -> None:
+        if self._stopping.is_set():
+            raise SpawnError(f"{entry.spec.name} is not started: all stops", actor=entry.spec.name)
+
+    @contextlib.asynccontextmanager
+    async def _renewing(self, entry: _Entry) -> AsyncIterator[None]:
+        """Nobody keeps the child meanwhile: it ends and starts by somebody's wish."""
+        if entry.keeper is not None:
+            entry.keeper.cancel()
+            await asyncio.wait({entry.keeper})
+        try:
+            yield
+        finally:
+            self._begin_keeping(entry)
+
+    async def _forget(self, entry: _Entry, child: Child) -> None:
+        """Wait for the end of a child that has no place any more, or never had one."""
+        how = await child.wait_exit()
+        entry.beside.remove(child)
+        if child.address is not None:
+            self._watcher.on_down(entry.spec, child.address, str(how), again=False)
+        _clear(entry.spec, child)
+
+    async def _end(self, child: Child, spec: ChildSpec) -> None:
+        child.terminate()
+        await asyncio.wait((child.exited,), timeout=spec.grace)
+        if child.alive:
+            self._kill(child, spec)
+        await child.wait_exit()
+
+    # The end.
+
     async def stop(self) -> None:
         """Stop all children, last stage first; nothing of them is left when it returns."""
         self._stopping.set()
@@ -259,7 +311,12 @@ class Supervisor:
             await self._stop_stage([e for e in self._entries if _stop_place(e) == place])
 
     async def _stop_stage(self, entries: list[_Entry]) -> None:
-        children = [(entry.child, entry.spec) for entry in entries if entry.child]
+        children = [
+            (child, entry.spec)
+            for entry in entries
+            for child in (entry.child, *entry.beside)
+            if child is not None
+        ]
         for child, _ in children:
             child.terminate()
         began = self._clock()
@@ -284,18 +341,32 @@ class Supervisor:
     @property
     def pids(self) -> set[int]:
         """The processes of children that have not been seen to end."""
-        return {entry.child.pid for entry in self._entries if entry.child and entry.alive}
+        return {
+            child.pid
+            for entry in self._entries
+            for child in (entry.child, *entry.beside)
+            if child is not None and child.alive
+        }
 
     def status(self) -> list[ChildStatus]:
-        """Every child as it is now, in the order of the specs."""
-        return [
-            ChildStatus(
-                spec=entry.spec,
-                state=entry.state,
-                pid=entry.child.pid if entry.child and entry.alive else 0,
-                address=entry.child.address if entry.child and entry.alive else None,
-                restarts=entry.policy.total,
-                reason=entry.reason,
+        """Every child as it is now, in the order of the specs; who leaves is behind his
+        successor.
+        """
+        found = []
+        for entry in self._entries:
+            found.append(
+                ChildStatus(
+                    spec=entry.spec,
+                    state=entry.state,
+                    pid=entry.child.pid if entry.child and entry.alive else 0,
+                    address=entry.child.address if entry.child and entry.alive else None,
+                    restarts=entry.policy.total,
+                    reason=entry.reason,
+                )
             )
-            for entry in self._entries
-        ]
+            for child in entry.beside:
+                if child.alive and child.address is not None and child.ready.done():
+                    why = "another has taken its place"
+                    place = (child.pid, child.address, 0, why)
+                    found.append(ChildStatus(entry.spec, "leaving", *place))
+        return found

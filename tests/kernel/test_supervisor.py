@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from actors.errors import SpawnError
+from actors.errors import SpawnError, SpecError
+from actors.kernel.children import ChildSpec, State
 from actors.kernel.exits import Exit
 from actors.kernel.peers import start_time
 from actors.kernel.restart import Intensity
-from actors.kernel.supervisor import ChildSpec, State, Supervisor
+from actors.kernel.supervisor import Supervisor
 from tests.kernel.test_spawn import spec
 from tests.waiting import PATIENCE, TICK, wait_until
 from transport.bus.address import Address
@@ -248,3 +249,109 @@ async def test_a_cancelled_start_leaves_nothing(run: str) -> None:
         await asyncio.wait({starting})
         assert starting.cancelled()
         assert [status.pid for status in supervisor.status()] == [0, 0]
+
+
+async def test_a_wished_restart_counts_as_none_and_a_crash_behind_it_does(run: str) -> None:
+    notes = Notes()
+    async with asyncio.TaskGroup() as group:
+        supervisor = Supervisor([one(run, "Fine", "a"), one(run, "Fine", "b")], group, notes)
+        await supervisor.start()
+        before = {status.spec.name: status.address for status in supervisor.status()}
+        address = await supervisor.restart("a")
+        now = {status.spec.name: status for status in supervisor.status()}
+        assert now["a"].address == address != before["a"]
+        assert now["b"].address == before["b"]
+        assert (now["a"].state, now["a"].restarts) == ("up", 0)
+        assert [(each, again) for each, _, again in notes.downs] == [(before["a"], True)]
+        os.kill(address.pid, signal.SIGKILL)
+        await wait_until(lambda: len(notes.ups) == 4, what="its policy has it")
+        assert supervisor.status()[0].restarts == 1
+        await supervisor.stop()
+
+
+async def test_a_child_that_is_given_up_comes_back_by_a_wish(run: str) -> None:
+    notes = Notes()
+    async with asyncio.TaskGroup() as group:
+        supervisor = Supervisor([one(run, "Fine", "a", restart="never")], group, notes)
+        await supervisor.start()
+        os.kill(notes.ups[0].pid, signal.SIGKILL)
+        await wait_until(lambda: states(supervisor) == ["failed"], what="it stays down")
+        await supervisor.restart("a")
+        assert states(supervisor) == ["up"]
+        assert len(notes.downs) == 1
+        with pytest.raises(SpecError, match="no child is called 'c'"):
+            await supervisor.restart("c")
+        await supervisor.stop()
+
+
+async def test_a_wished_restart_that_fails_is_told_and_left_to_the_policy(run: str) -> None:
+    notes = Notes()
+    mark = Path(run, "mark")
+    child = one(
+        run, "StartsOnce", "a", {"file": str(mark), "lives": True}, intensity=Intensity(1, 30.0)
+    )
+    async with asyncio.TaskGroup() as group:
+        supervisor = Supervisor([child], group, notes)
+        await supervisor.start()
+        with pytest.raises(SpawnError, match="only once"):
+            await supervisor.restart("a")
+        await wait_until(lambda: states(supervisor) == ["failed"], what="it is given up")
+        os.unlink(mark)
+        await supervisor.restart("a")
+        assert states(supervisor) == ["up"]
+        os.unlink(mark)
+        await supervisor.stop()
+
+
+async def test_a_successor_has_the_place_while_the_old_one_goes_on(run: str) -> None:
+    notes = Notes()
+    async with asyncio.TaskGroup() as group:
+        supervisor = Supervisor([one(run, "Fine", "a")], group, notes)
+        await supervisor.start()
+        old, new = await supervisor.succeed("a")
+        assert old == notes.ups[0]
+        assert new == notes.ups[1]
+        assert [(each.state, each.address) for each in supervisor.status()] == [
+            ("up", new),
+            ("leaving", old),
+        ]
+        assert {old.pid, new.pid} == supervisor.pids
+        os.kill(new.pid, signal.SIGKILL)  # whoever has the place is kept
+        await wait_until(lambda: len(notes.ups) == 3, what="its policy has it")
+        await supervisor.see_off(old)
+        assert [(each, again) for each, _, again in notes.downs] == [(new, True), (old, False)]
+        assert states(supervisor) == ["up"]
+        await supervisor.stop()
+    assert not os.listdir(run)
+
+
+async def test_a_successor_that_fails_changes_nothing(run: str) -> None:
+    notes = Notes()
+    mark = Path(run, "mark")
+    async with asyncio.TaskGroup() as group:
+        supervisor = Supervisor(
+            [one(run, "StartsOnce", "a", {"file": str(mark), "lives": True})], group, notes
+        )
+        await supervisor.start()
+        before = supervisor.status()
+        with pytest.raises(SpawnError, match="only once"):
+            await supervisor.succeed("a")
+        assert supervisor.status() == before
+        assert not notes.downs
+        os.unlink(mark)
+        await supervisor.stop()
+
+
+async def test_all_of_them_stop_in_the_midst_of_a_succession(run: str) -> None:
+    notes = Notes()
+    async with asyncio.TaskGroup() as group:
+        supervisor = Supervisor([one(run, "Fine", "a"), one(run, "Fine", "b")], group, notes)
+        await supervisor.start()
+        await supervisor.succeed("a")
+        succession = asyncio.create_task(supervisor.succeed("b"))
+        await wait_until(lambda: len(notes.execs) == 4, what="the fourth process")
+        await supervisor.stop()
+        with pytest.raises(SpawnError):
+            await succession
+        assert not supervisor.pids
+    assert not os.listdir(run)

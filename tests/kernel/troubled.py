@@ -73,16 +73,18 @@ class Crashes(Actor):
 
 
 class StartsOnce(Actor):
-    """Comes up the first time; every later start fails."""
+    """Comes up the first time, and dies unless it ``lives``; every later start fails."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, lives: bool = False) -> None:
         self.file = Path(file)
+        self.lives = lives
 
     async def on_start(self) -> None:
         if self.file.exists():
             raise RuntimeError("only once")
         self.file.touch()
-        asyncio.get_running_loop().call_later(0.01, os._exit, 7)
+        if not self.lives:
+            asyncio.get_running_loop().call_later(0.01, os._exit, 7)
 
 
 class Facts(Actor):
