@@ -19,10 +19,10 @@ from typing import Any
 
 from actors.cluster.devices import device_id
 from actors.config import Settings
-from actors.discovery.directory import DirectoryDiscovery
 from actors.discovery.lookup import NodeLookup
 from actors.discovery.merged import MergedDiscovery
 from actors.discovery.registry import RegistryDiscovery
+from actors.discovery.sources import Sources
 from actors.errors import CallHomeError, SpecError
 from actors.kernel.actor import Actor
 from actors.kernel.beats import Heart
@@ -98,14 +98,14 @@ def make_actor(spec: dict[str, Any]) -> Actor:
 
             router = RouterActor(**spec.get("routing", {}), load=load_target)
             router.static_peers = list(spec.get("peers", ()))
-            router.directory = bool(spec.get("directory"))
+            router.outside = Sources.of(spec).any
             return router
     if role == "ingress":
         with _stage("constructor"):
             from actors.ingress.actor import IngressActor
 
             ingress = IngressActor(**spec["args"])
-            ingress.directory = spec.get("directory", "")
+            ingress.sources = Sources.of(spec)
             return ingress
     with _stage("import"):
         target = load_target(spec["class"])
@@ -163,8 +163,10 @@ async def running(
                     lookup = NodeLookup(discovery, runtime.vigil.well)
                     await lookup.start()
             if spec["role"] == "router" and discovery is not None:
-                far = _Far(discovery, spec.get("directory", ""))
+                with _stage("on_start"):
+                    far = _Far(discovery, Sources.of(spec))
                 actor.discovery = far.merged  # type: ignore[attr-defined]
+                actor.sources = far.states  # type: ignore[attr-defined]
             elif spec["role"] == "ingress":
                 actor.discovery = discovery  # type: ignore[attr-defined]
             actor.attach(runtime, tasks, lookup)
@@ -208,19 +210,22 @@ async def _start(spec: dict[str, Any], actor: Actor, lookup: NodeLookup | None) 
 
 
 class _Far:
-    """What a router of this process can find: its node's registry, and beyond it a directory and
-    whatever the router itself hears of.
+    """What a router of this process can find: its node's registry, and beyond it a directory, etcd
+    and whatever the router itself hears of.
     """
 
-    def __init__(self, local: RegistryDiscovery, directory: str) -> None:
-        self._directory = DirectoryDiscovery(directory) if directory else None
-        others = [] if self._directory is None else [self._directory]
-        self.merged = MergedDiscovery(local, *others)
+    def __init__(self, local: RegistryDiscovery, sources: Sources) -> None:
+        self._beyond = sources.discoveries()
+        self.merged = MergedDiscovery(local, *self._beyond.values(), doubt=sources.doubt)
+
+    def states(self) -> dict[str, str]:
+        """Why each source beyond the node cannot be read, and since when; "" while it can."""
+        return {name: source.state() for name, source in self._beyond.items()}
 
     def stop(self) -> None:
         self.merged.stop()
-        if self._directory is not None:
-            self._directory.stop()
+        for source in self._beyond.values():
+            source.stop()
 
 
 def facts_of(spec: dict[str, Any], actor: Actor) -> dict[str, Any]:

@@ -295,7 +295,7 @@ class NodeSpec(Checked):
 
     def _check(self, where: str) -> None:
         port = self.settings.call_home_port
-        if port and len(self.routers) > 1 and (self.peers or self.directory):
+        if port and len(self.routers) > 1 and (self.peers or self.directory or self.etcd):
             raise SpecError(
                 f"{where}.settings.call_home_port: {port} can be one router's only, and there are "
                 f"{len(self.routers)}; leave it at 0, or give the node one router"
@@ -308,6 +308,12 @@ class NodeSpec(Checked):
                     f"({ingress.listen!r}); give one of them"
                 )
             object.__setattr__(self, "ingress", ingress)
+        for i, engine in enumerate(self.engines):
+            if self.namespace and engine.endpoint.partition(".")[0] != self.namespace:
+                raise SpecError(
+                    f"{where}.engines[{i}].endpoint: {engine.endpoint!r} is not in the namespace "
+                    f"of its node, {self.namespace!r}: begin it so, or leave namespace out"
+                )
         taken = {"node": "the node itself"}
         for key, instance in self._keyed():
             if instance.name in taken:

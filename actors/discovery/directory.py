@@ -24,7 +24,7 @@ from typing import Final
 
 from actors.discovery.base import Change, Listener
 from actors.discovery.files import Reader, file_name, instances_folder
-from actors.discovery.record import pack_record
+from actors.discovery.record import pack_record, within
 from actors.discovery.registry import Registry, RegistrySubscription
 from actors.errors import DeadlineExceeded, SpecError
 from actors.messages import Added, Record, Removed, Snapshot
@@ -44,13 +44,15 @@ class DirectoryDiscovery:
     """The records in ``directory`` as a Discovery; its thread looks every quarter of a second.
 
     Belongs to the loop in which it is first subscribed to, and ends with ``stop``. The directory
-    need not exist yet.
+    need not exist yet. With a ``namespace`` there are no others for it.
     """
 
-    def __init__(self, directory: str, *, ttl: float = TTL, look: float = LOOK) -> None:
+    def __init__(
+        self, directory: str, *, namespace: str = "", ttl: float = TTL, look: float = LOOK
+    ) -> None:
         self._directory = directory
         self._pause = look
-        self._reader = Reader(directory, ttl)
+        self._reader = Reader(directory, ttl, namespace)
         self._registry = Registry()
         self._looked = asyncio.Event()
         self._stopping = threading.Event()
@@ -60,6 +62,10 @@ class DirectoryDiscovery:
     def records(self) -> list[Record]:
         """The records as last seen; empty before the first look."""
         return self._registry.records
+
+    def state(self) -> str:
+        """See ``Source.state``."""
+        return self._reader.state(time.monotonic())
 
     async def subscribe(self, listener: Listener) -> RegistrySubscription:
         """See ``Discovery.subscribe``. Raises DeadlineExceeded when the file system hangs."""
@@ -115,13 +121,23 @@ class DirectoryPublisher:
     Made by the ingress once it listens: ``start``, then every ``Change`` of the node's registry to
     ``changed``, then ``close``. A file that somebody removes is written again with the next
     heartbeat. Trouble with a file is logged once and tried again; it keeps no other file waiting.
+    With a ``namespace`` engines of others are not written.
     """
 
-    def __init__(self, directory: str, *, reached: str, ingress: int, beat: float = BEAT) -> None:
+    def __init__(
+        self,
+        directory: str,
+        *,
+        reached: str,
+        ingress: int,
+        namespace: str = "",
+        beat: float = BEAT,
+    ) -> None:
         self._directory = directory
         self._folder = instances_folder(directory)
         self._reached = reached
         self._ingress = ingress
+        self._namespace = namespace
         self._beat = beat
         self._wanted: dict[str, bytes] = {}
         self._written: set[str] = set()
@@ -130,6 +146,7 @@ class DirectoryPublisher:
         #: What cannot be done now, by file, and the texts of it that have been told.
         self._troubles: dict[str, str] = {}
         self._told: set[str] = set()
+        self._since = 0.0
         # One at a time, by a name that is short however long the record's is.
         self._temporary = os.path.join(directory, f".{ingress:x}-new")
 
@@ -162,31 +179,48 @@ class DirectoryPublisher:
             else:
                 self._orders.put(lambda: self._drop(name))
 
+    def state(self) -> str:
+        """See ``Publisher.state``."""
+        told = sorted(self._told)
+        lasts = time.monotonic() - self._since
+        return f"{'; '.join(told[:3])} (for {lasts:.0f} s)" if told else ""
+
+    async def settle(self, limit: float) -> None:
+        """See ``Publisher.settle``."""
+        if self._thread is not None:
+            with contextlib.suppress(TimeoutError):
+                await self._behind(lambda: None, limit)
+
     async def close(self) -> None:
         """Withdraw everything that was written; waits at most five seconds for the file system."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
+        try:
+            await self._behind(lambda: self._replace({}), _PATIENCE)
+        except TimeoutError:
+            log.warning("%s hangs; records of this node stay there until they expire", self._folder)
+            self._orders.put(None)
+        else:
+            self._orders.put(None)
+            thread.join(_PATIENCE)
+
+    async def _behind(self, step: Callable[[], None], limit: float) -> None:
+        """Have the thread do ``step`` behind all that it was told. Raises TimeoutError."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def last() -> None:
-            self._replace({})
+            step()
             with contextlib.suppress(RuntimeError):  # the loop did not wait
                 loop.call_soon_threadsafe(done.set)
 
         self._orders.put(last)
-        self._orders.put(None)
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                await done.wait()
-        except TimeoutError:
-            log.warning("%s hangs; records of this node stay there until they expire", self._folder)
-        else:
-            thread.join(_PATIENCE)
+        async with asyncio.timeout(limit):
+            await done.wait()
 
     def _file(self, record: Record) -> tuple[str, bytes] | None:
         """Name and content of a record's file; None for what is not published."""
-        if record.kind != "engine" or record.via:
+        if record.kind != "engine" or record.via or not within(record.endpoint, self._namespace):
             return None
         content = json.dumps(pack_record(record, self._reached, self._ingress))
         return file_name(record.endpoint, record.instance), content.encode()
@@ -220,6 +254,8 @@ class DirectoryPublisher:
     def _report(self) -> None:
         """One line for each trouble and one when all are over, not one for each heartbeat."""
         told, self._told = self._told, set(self._troubles.values())
+        if not told:
+            self._since = time.monotonic()
         for name, trouble in self._troubles.items():
             if trouble not in told:
                 told.add(trouble)

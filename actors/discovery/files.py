@@ -52,17 +52,27 @@ class _Seen(NamedTuple):
 
 
 class Reader:
-    """Looks at the directory and tells what has changed. No loop, no thread, clocks passed in."""
+    """Looks at the directory and tells what has changed. No loop, no thread, clocks passed in.
 
-    def __init__(self, directory: str, ttl: float) -> None:
+    Files of other namespaces than ``namespace`` are not there for it; "" is all.
+    """
+
+    def __init__(self, directory: str, ttl: float, namespace: str = "") -> None:
+        self._namespace = namespace
         self._folder = instances_folder(directory)
         self._ttl = ttl
         self._seen: dict[str, _Seen] = {}
         self._told: dict[str, Record] = {}
         self._failing: dict[str, _Stamp] = {}
         self._looked = 0.0
-        self._complaint = ""
+        #: Why it could not be read when it was last looked at, and since when (monotonic).
+        self._complaint, self._since = "", 0.0
         self._crowded = False
+
+    def state(self, now: float) -> str:
+        """Why the directory cannot be read, and since when; "" while it can. For any thread."""
+        trouble = self._complaint
+        return trouble and f"{trouble} (for {max(0.0, now - self._since):.0f} s)"
 
     def look(self, now: float, wall: float) -> list[Added | Removed]:
         """Changes since the last look, removals first.
@@ -128,6 +138,8 @@ class Reader:
             for entry in entries:
                 if entry.name.startswith("."):
                     continue  # somebody's file on its way to its name
+                if self._namespace and not _within(entry.name, self._namespace):
+                    continue
                 crowded = len(found) >= MOST
                 if crowded:
                     break
@@ -167,11 +179,15 @@ class Reader:
     def _complain(self, trouble: str) -> None:
         """One line for each trouble and one when it is over, not one for each look."""
         if trouble != self._complaint:
-            self._complaint = trouble
+            self._complaint, self._since = trouble, self._looked
             if trouble:
                 log.warning("%s %s; what was known of it still holds", self._folder, trouble)
             else:
                 log.warning("%s can be read again", self._folder)
+
+
+def _within(name: str, namespace: str) -> bool:
+    return unquote(name).startswith(f"{namespace}/")
 
 
 def _record(entry: os.DirEntry[str]) -> Record:

@@ -1,13 +1,13 @@
-"""One Discovery out of several: the node's registry, a directory, other nodes that were named.
+"""One Discovery out of several: the node's registry, a directory, etcd, nodes that were named.
 
 Used by routers. Sources stand in an order, the node's own registry first: of an instance that
 several of them know, the first one's record holds. What is reached through an ingress of this very
 node is heard from the registry alone: its engines are on the bus, and one that is gone must not
 come back by the long way round.
 
-A node that is followed knows sooner than a directory what it serves no more: what it withdraws, or
-what goes with its connection, is believed of nobody else at the same address until it is written
-anew, or long enough for a file that nobody renews to have expired.
+A node that is followed knows sooner than a directory or etcd what it serves no more: what it
+withdraws, or what goes with its connection, is believed of nobody else at the same address until it
+is written anew, or long enough for what nobody renews to have expired.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _Key = tuple[int, str]
 #: Seconds after which others are believed again of what a followed node has withdrawn: a directory
 #: expires what nobody renews after ten, and looks a few times a second.
 DOUBT: Final = 12.0
+#: Seconds that go by, on top of a record's time to live, until its expiry is heard of.
+HEARD: Final = 2.0
 
 
 class _Source:
@@ -33,7 +35,7 @@ class _Source:
 
     def __init__(self, merged: MergedDiscovery, followed: bool = False) -> None:
         self._merged = merged
-        #: What it tells comes from the node itself that serves it.
+        #: What it tells comes from the nodes themselves that serve it.
         self.followed = followed
         self.records: dict[_Key, Record] = {}
 
@@ -68,10 +70,12 @@ class _Source:
 class MergedDiscovery:
     """Records of ``local`` (the node's registry) and of ``others``, each told once.
 
-    Belongs to one event loop. ``others`` are followed from ``start`` on; ``stop`` leaves all.
+    Belongs to one event loop. ``others`` are heard from ``start`` on, what is given to ``follow``
+    from then on; ``stop`` leaves all. ``doubt``: seconds after which what nobody renews has expired
+    at each of the others.
     """
 
-    def __init__(self, local: Discovery, *others: Discovery) -> None:
+    def __init__(self, local: Discovery, *others: Discovery, doubt: float | None = None) -> None:
         self._discoveries = (local, *others)
         self._sources = [_Source(self) for _ in self._discoveries]
         self._registry = Registry()
@@ -83,6 +87,7 @@ class MergedDiscovery:
         #: other source. Oldest first.
         self._doubts: dict[_Key, tuple[str, float]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._doubting = DOUBT if doubt is None else doubt
         self._stopped = False
 
     @property
@@ -104,13 +109,13 @@ class MergedDiscovery:
         await self.start()
         return self._registry.subscribe(listener)
 
-    def source(self) -> Listener:
-        """One source more, behind all others, for what one node tells of itself; it is told by
-        calling what this returns.
+    async def follow(self, discovery: Discovery) -> None:
+        """One source more, behind all others, whose records come from the nodes themselves that
+        serve them. Raises what following it raises.
         """
         source = _Source(self, followed=True)
         self._sources.append(source)
-        return source
+        self._subscriptions.append(await discovery.subscribe(source))
 
     def stop(self) -> None:
         """Leave the sources; subscribers hear nothing more. A second call does nothing."""
@@ -126,9 +131,9 @@ class MergedDiscovery:
         """A followed node has withdrawn a record, or is gone with it."""
         if any(key in source.records for source in self._sources) and not self._stopped:
             self._doubts.pop(key, None)
-            self._doubts[key] = record.via.partition("/")[0], time.monotonic() + DOUBT
+            self._doubts[key] = record.via.partition("/")[0], time.monotonic() + self._doubting
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(DOUBT, self._believe)
+                self._timer = asyncio.get_running_loop().call_later(self._doubting, self._believe)
 
     def _believe(self) -> None:
         """What is still told after so long is being renewed: somebody serves it."""

@@ -1,8 +1,8 @@
 """Records as other nodes read them: Dynamo's JSON object with one field more.
 
-Written into a directory (``actors.discovery.directory``) and told to other nodes by an ingress
-(stream ``callhome/records``); read by routers. An instance is an incarnation of an engine; it is
-reached at ``host:port`` of its node's ingress, which finds the engine by the routing path.
+Written into a directory (``actors.discovery.directory``) or etcd, and told to other nodes by an
+ingress (stream ``callhome/records``); read by routers. An instance is an incarnation of an engine;
+it is reached at ``host:port`` of its node's ingress, which finds the engine by the routing path.
 
 What is read comes from outside: everything is checked, and a record that does not hold is refused
 whole, with ``BadRecord``, which says why.
@@ -43,6 +43,11 @@ class BadRecord(ValueError):
 def routing_path(record: Record) -> str:
     """By which an ingress finds the engine of one of its own node's records."""
     return f"{record.instance:x}/{record.endpoint.replace('.', '/')}"
+
+
+def within(endpoint: str, namespace: str) -> bool:
+    """Whether an endpoint belongs to a namespace, its first word; all do to ""."""
+    return not namespace or endpoint.partition(".")[0] == namespace
 
 
 def pack_record(record: Record, reached: str, ingress: int) -> dict[str, Any]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any, Final
 
 from actors.config import host_port
 from actors.discovery.base import Discovery, Subscription
-from actors.discovery.directory import DirectoryPublisher
 from actors.discovery.loads import OCCUPANCY
 from actors.discovery.record import RESERVED
+from actors.discovery.sources import Sources
 from actors.errors import Draining, Overloaded, Unsupported, WorkerUnavailable
 from actors.ingress.admission import Admission
+from actors.ingress.advertised import DOOR, Check, chosen, members, told
 from actors.ingress.arrival import Arrival, Letter, read_letter, read_open, transit
 from actors.ingress.connections import Connections, HomeConnection
 from actors.ingress.foreign import ForeignStream
 from actors.ingress.health import Health
 from actors.ingress.occupancy import Loads, LoadsStream
 from actors.ingress.own import OwnStream
+from actors.ingress.publishing import Publishing
 from actors.ingress.records import MOST, Records, RecordsStream
 from actors.ingress.relay import RelayedStream
 from actors.ingress.stream import Stream
@@ -25,7 +28,7 @@ from actors.ingress.streams import Streams
 from actors.kernel.actor import Actor
 from actors.kernel.draining import Drainer
 from actors.messages import Open, Record
-from transport.callhome.address import check_hostport, hostport
+from transport.callhome.address import check_hostport
 from transport.callhome.link import Net
 from transport.callhome.server import Reply, RequestServer
 from transport.errors import (
@@ -33,7 +36,6 @@ from transport.errors import (
     ConnectionLost,
     DecodeError,
     RemoteProtocolError,
-    SpecError,
     shown,
 )
 from transport.wire.framing import load_checksum
@@ -75,14 +77,16 @@ class IngressActor(Actor):
         self._host, self._port = host.strip("[]"), int(port)
         self._advertise = advertise
         self.discovery: Discovery | None = None
-        #: Folder in which the records of this node are published; "" for none.
-        self.directory = ""
+        #: Where the records of this node are published.
+        self.sources = Sources()
+        self.publishing = Publishing()
         #: ``host:port`` that other nodes are told; known once the actor has started.
         self.reached = ""
         self.transit = Transit()
         self.health: Health | None = None
         self._subscriptions: list[Subscription] = []
-        self._publisher: DirectoryPublisher | None = None
+        self._check: Check | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._server: RequestServer | None = None
         self._stopping = False
         self._draining = ""
@@ -102,25 +106,34 @@ class IngressActor(Actor):
         self.connections = Connections(self.streams, self._opened)
         self.records = Records(runtime)
         self.loads = Loads(runtime, self.records, self.streams, self.connections)
-        self.health = Health(runtime, self.records, self.streams, self.loads)
-        runtime.timers.append(self._check)
+        self.health = Health(runtime, self.records, self.streams, self.loads, self.publishing)
+        runtime.timers.append(self._tick)
         self._drainer = Drainer(self, runtime, self.tasks)
         server = RequestServer(
             self.net, self._host, self._port, self._request, settings.max_message
         )
         server.open()
         self._server = server
-        self.reached = self.records.reached = _told(server.address, self._advertise)
+        await self._settle_address(server.address)
         self.health.start()
         if self.discovery is not None:
             self._subscriptions.append(await self.discovery.subscribe(self.records.changed))
-        if self.directory and self.discovery is not None:
-            publisher = DirectoryPublisher(
-                self.directory, reached=self.reached, ingress=self.address.incarnation
+            await self.publishing.start(
+                self.sources, self.discovery, self.reached, self.address.incarnation
             )
-            publisher.start()
-            self._publisher = publisher
-            self._subscriptions.append(await self.discovery.subscribe(publisher.changed))
+
+    async def _settle_address(self, bound: str) -> None:
+        """What other nodes are told, and whether they can reach it."""
+        etcd = self.sources.etcd
+        if not self._advertise:
+            bound = await chosen(self.net, self._host, bound, members(etcd))
+        self.reached = self.records.reached = told(bound, self._advertise)
+        self._check = Check(self.net, self.reached, self._door(), etcd)
+        self._checking = self.tasks.create_task(self._check.run(), name=f"{self.name} asks itself")
+
+    def _door(self) -> str:
+        """What is said at ``DOOR``: which node's ingress this is, an older one's of it as well."""
+        return f"callhome {self.runtime.node or self.address.incarnation:x}"
 
     def refuse(self, reason: str) -> None:
         """See ``actors.kernel.draining``: the node has withdrawn the records."""
@@ -142,13 +155,15 @@ class IngressActor(Actor):
             self.health.stop()
         for subscription in self._subscriptions:
             subscription.cancel()
+        self.publishing.withdraw()
+        if self._checking is not None:
+            self._checking.cancel()
         if self._server is not None:
             self.records.withdraw(_STOPS)
         super().shut()
 
     async def on_stop(self) -> None:
-        if self._publisher is not None:
-            await self._publisher.close()
+        await self.publishing.close()
         if self._server is None:
             return
         self._server.close()
@@ -176,15 +191,20 @@ class IngressActor(Actor):
             "endpoints": len(self.records),
             "transit": self.transit.seen(),
             "net": self.net.statistics(),
+            "discovery": self.publishing.states(),
+            "advertised": "" if self._check is None else self._check.warning,
         }
 
-    def _check(self, now: float) -> bool:
+    def _tick(self, now: float) -> bool:
         """The coarse timer."""
         waits = self.streams.check(now)
         return self.connections.check(now) or waits
 
     def _request(self, frame: RequestFrame, reply: Reply) -> None:
         """One request: refuse it, or count it, acknowledge it and let it begin."""
+        if frame.path == DOOR:
+            reply(self._door().encode())
+            return
         self.counters.requests += 1
         self.transit.observe(transit(frame, time.time_ns()))
         letter: Letter | None = None
@@ -322,18 +342,3 @@ class IngressActor(Actor):
         if path == RESERVED:
             return RecordsStream(self.records, arrival, connection, remote)
         return LoadsStream(self.loads, arrival, connection, remote)
-
-
-def _told(bound: str, advertise: str) -> str:
-    """The ``host:port`` that other nodes are told. Raises SpecError for what nobody can dial."""
-    if not advertise:
-        return bound
-    port = int(bound.rpartition(":")[2])
-    try:
-        host, _, own = host_port(advertise, "advertise").rpartition(":")
-        port = int(own) or port
-    except SpecError:
-        host = advertise
-    told = hostport(host.strip("[]"), port)
-    check_hostport(told, SpecError, "advertise")
-    return told

@@ -1,8 +1,9 @@
-"""What an ingress tells of engines of its node that are frozen or stalled.
+"""What an ingress tells of engines of its node that are not well.
 
 Routers that follow the loads hear who is, and give it no new streams; the callers of the streams
 that it has are warned, where their router knows of that (``HomeConnection.knows_warnings``). What a
-Dynamo requester speaks has no place for it.
+Dynamo requester speaks has no place for it: where the records stand beyond the node, that of an
+engine that can do nothing is withdrawn meanwhile (``actors.ingress.publishing``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 
 from actors.ingress.occupancy import Loads
+from actors.ingress.publishing import Publishing
 from actors.ingress.records import Records
 from actors.ingress.relay import RelayedStream
 from actors.ingress.streams import Streams
@@ -25,8 +27,16 @@ from transport.bus.address import Address
 class Health:
     """Made by an ingress when it starts, stopped when it stops."""
 
-    def __init__(self, runtime: Runtime, records: Records, streams: Streams, loads: Loads) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        records: Records,
+        streams: Streams,
+        loads: Loads,
+        publishing: Publishing,
+    ) -> None:
         self._records = records
+        self._publishing = publishing
         self._streams = streams
         self._loads = loads
         #: By the number of a stream what its caller was told last.
@@ -37,7 +47,7 @@ class Health:
 
     def _engines(self) -> Iterator[Address]:
         """Whoever somebody elsewhere has to do with."""
-        if self._loads.streams or self._streams.table:
+        if self._loads.streams or self._streams.table or self._publishing.active:
             for _, record in self._records.all():
                 yield record.address
 
@@ -45,6 +55,7 @@ class Health:
         """Tell the routers, and warn the callers of streams: those, too, that have come since the
         engine froze.
         """
+        self._publishing.judge((each, verdict.code) for each, verdict in unwell.items())
         self._loads.judge(unwell)
         if not unwell and not self._warned:
             return

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from actors.config import wrong
-from actors.discovery.base import Discovery, Listener
+from actors.discovery.base import Discovery
 from actors.discovery.merged import MergedDiscovery
 from actors.errors import Unsupported
 from actors.kernel.actor import Actor, handles
@@ -74,8 +74,10 @@ class RouterActor(Actor):
         self.static_peers: list[str] = []
         #: Seconds that other nodes have to take what was written to them when this router stops.
         self.patience = 2.0
-        #: Whether a directory tells of other nodes, too.
-        self.directory = False
+        #: Whether a directory or etcd tells of other nodes, too.
+        self.outside = False
+        #: Why each of these cannot be read, and since when; "" while it can.
+        self.sources: Callable[[], dict[str, str]] = dict
         #: Whether other nodes are asked what their workers carry.
         self.follows = True
         self.occupancy = Occupancy()
@@ -104,6 +106,7 @@ class RouterActor(Actor):
         )
         self._knowledge = Knowledge(self.members, settings.connect_timeout or _PATIENCE)
         self._knowledge.unread = self.discovery is not None
+        self._knowledge.sources = self.sources
         self._choosing = Choosing(
             runtime,
             self.options,
@@ -137,17 +140,14 @@ class RouterActor(Actor):
         self._ways.start()
         self._choosing.dispatch, self._choosing.standard = self._ways.dispatch, self._ways.standard
         if self.discovery is not None:
-            subscription = await self.discovery.subscribe(self.members.changed)
-            self._closers.append(subscription.cancel)
-            self._knowledge.unread = False
-            self._held.wake()
-        self._plane.listen(self.static_peers, self.directory)
+            await self._discover(self.discovery)
+        self._plane.listen(self.static_peers, self.outside)
         self.peers.start(self.tasks)
 
     def _follow(self) -> None:
         """Be told of other nodes: what they serve, and what their workers carry."""
         runtime, members = self.runtime, self.members
-        self.peers = StaticPeers(runtime, self.static_peers, self._source, self._held.wake)
+        self.peers = StaticPeers(runtime, self.static_peers, self._held.wake)
         self._knowledge.peers = self.peers
         # A report is heard of by way of the worker's ``watch``, as every change of its load.
         reports = RemoteReports(runtime, self.tasks, self.occupancy, members.judge)
@@ -196,11 +196,18 @@ class RouterActor(Actor):
     def _found(self) -> None:
         self._held.wake()
 
-    def _source(self) -> Listener:
-        """Where the records of another node go: by way of the discovery that merges all sources."""
-        if isinstance(self.discovery, MergedDiscovery):
-            return self.discovery.source()
-        return self.members.changed
+    async def _discover(self, discovery: Discovery) -> None:
+        """Be told who serves what, here and elsewhere; returns with all that is known."""
+        if isinstance(discovery, MergedDiscovery):
+            merged = discovery
+        else:
+            merged = MergedDiscovery(discovery)
+            self._closers.append(merged.stop)
+        await merged.follow(self.peers)
+        subscription = await merged.subscribe(self.members.changed)
+        self._closers.append(subscription.cancel)
+        self._knowledge.unread = False
+        self._held.wake()
 
     def awaits(self, peer: str) -> str:
         """The address that the node at ``peer`` was told to call home to, if it has taken a request
@@ -357,6 +364,7 @@ class RouterActor(Actor):
             "ways": self._ways.standard.remote.ways(),
             "net": self._plane.statistics(),
             "peers": self.peers.states(),
+            "discovery": self.sources(),
         }
 
     def _workers_now(self, endpoint: str = "") -> list[dict[str, Any]]:

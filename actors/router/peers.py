@@ -1,4 +1,4 @@
-"""Other nodes that a router was told of by name: follows what each of them serves.
+"""Other nodes that a router was told of by name, as a Discovery: follows what each of them serves.
 
 A node's ingress tells its records at a reserved path, as a stream like any other: a snapshot, then
 every change. The router opens it as its own client. While a node is away its records are withdrawn,
@@ -11,17 +11,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from actors.discovery.base import Listener
 from actors.discovery.record import RESERVED, SPEAKS, BadRecord, read_record
+from actors.discovery.registry import Registry, RegistrySubscription
 from actors.errors import CallHomeError, ConnectionLost, RemoteProtocolError
 from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
-from actors.messages import Added, Record, Removed
+from actors.messages import Record
 from transport.bus.address import Address
 
 log = logging.getLogger("callhome")
+
+_Key: TypeAlias = tuple[int, str]
 
 #: Pauses between two attempts to reach a node, in seconds: the first, and the longest.
 _FIRST_PAUSE: Final = 0.2
@@ -37,24 +40,50 @@ _REASON: Final = 300
 _MOST: Final = 65_536
 
 
+class _Peer:
+    """What one node serves, as far as it is known."""
+
+    def __init__(self, address: str, changed: Callable[[_Key, str], None]) -> None:
+        self.address = address
+        self._changed = changed
+        self.records: dict[_Key, Record] = {}
+
+    def add(self, record: Record) -> None:
+        key = record.instance, record.endpoint
+        if key in self.records or len(self.records) < _MOST:
+            self.records[key] = record
+            self._changed(key, "")
+
+    def remove(self, key: _Key, reason: str) -> None:
+        if self.records.pop(key, None) is not None:
+            self._changed(key, reason)
+
+    def replace(self, records: list[Record]) -> None:
+        named = {(record.instance, record.endpoint) for record in records}
+        for key in [key for key in self.records if key not in named]:
+            self.remove(key, "it is not served there any more")
+        for record in records:
+            self.add(record)
+
+
 class StaticPeers:
     """Follows the nodes at ``addresses`` (``host:port`` each) from ``start`` to ``stop``.
 
-    ``source`` makes the place where one node's changes are told: the router's discovery.
-    ``answered`` is called when one has told what it serves, or cannot be reached. Used by a router,
-    on its loop.
+    A Discovery: of an instance that several of them tell of, two names of one node perhaps, the
+    first one's record holds. ``answered`` is called when one has told what it serves, or cannot be
+    reached. Used by a router, on its loop.
     """
 
     def __init__(
         self,
         runtime: Runtime,
         addresses: Sequence[str],
-        source: Callable[[], Listener],
-        answered: Callable[[], None],
+        answered: Callable[[], None] = lambda: None,
     ) -> None:
         self._runtime = runtime
-        self._source = source
         self._answered = answered
+        self._registry = Registry()
+        self._peers = [_Peer(each, self._settle) for each in addresses]
         self._tasks: list[asyncio.Task[None]] = []
         #: What the router is asked for, and the record of who answers.
         self._records = {_target(each): _door(each) for each in addresses}
@@ -67,9 +96,13 @@ class StaticPeers:
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin to follow all of them."""
         name = self._runtime.address.name
-        for address in self._addresses:
-            follow = self._follow(address, self._source())
-            self._tasks.append(tasks.create_task(follow, name=f"{name} follows {address}"))
+        for peer in self._peers:
+            follow = self._follow(peer)
+            self._tasks.append(tasks.create_task(follow, name=f"{name} follows {peer.address}"))
+
+    async def subscribe(self, listener: Listener) -> RegistrySubscription:
+        """See ``Discovery.subscribe``: what is known now, without waiting for anybody."""
+        return self._registry.subscribe(listener)
 
     def stop(self) -> None:
         """Follow them no longer."""
@@ -111,12 +144,20 @@ class StaticPeers:
         """The node that is meant by a stream of this router's own; None for all others."""
         return self._records.get(target) if home == self._runtime.address else None
 
-    async def _follow(self, address: str, tell: Listener) -> None:
+    def _settle(self, key: _Key, reason: str) -> None:
+        """Tell what holds for an instance now, if that has changed."""
+        record = next((each.records[key] for each in self._peers if key in each.records), None)
+        if record is None:
+            self._registry.remove(*key, reason)
+        else:
+            self._registry.add(record)
+
+    async def _follow(self, peer: _Peer) -> None:
+        address = peer.address
         pause, told, since = _FIRST_PAUSE, False, time.monotonic()
         while True:
-            known: dict[tuple[int, str], Record] = {}
             try:
-                await self._read(address, tell, known)
+                await self._read(peer)
                 error: CallHomeError = ConnectionLost(
                     f"{address} has ended the list of its records"
                 )
@@ -129,8 +170,8 @@ class StaticPeers:
             if address in self.connected:
                 self.connected.discard(address)
                 pause, told, since = _FIRST_PAUSE, False, time.monotonic()
-            for record in known.values():
-                tell(Removed(record, f"the connection with {address} is lost: {error}"))
+            for key in list(peer.records):
+                peer.remove(key, f"the connection with {address} is lost: {error}")
             self._answered()
             if not told and time.monotonic() - since >= _WORTH_TELLING:
                 log.warning(
@@ -141,47 +182,37 @@ class StaticPeers:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _read(
-        self, address: str, tell: Listener, known: dict[tuple[int, str], Record]
-    ) -> None:
+    async def _read(self, peer: _Peer) -> None:
         own = self._runtime.address
         caller = Caller(self._runtime, lambda _: own)
         limit = self._runtime.settings.prologue_timeout
         async with caller.stream(
-            _target(address), first_item_timeout=limit, gap_timeout=None
+            _target(peer.address), first_item_timeout=limit, gap_timeout=None
         ) as items:
             async for item in items:
-                self._take(address, item, tell, known)
+                self._take(peer, item)
 
-    def _take(
-        self, address: str, item: Any, tell: Listener, known: dict[tuple[int, str], Record]
-    ) -> None:
+    def _take(self, peer: _Peer, item: Any) -> None:
+        address = peer.address
         if not isinstance(item, dict):
             raise RemoteProtocolError(f"{address}: a change of records is no map")
         if "snapshot" in item:
             found = item["snapshot"]
             if not isinstance(found, list) or len(found) > _MOST:
                 raise RemoteProtocolError(f"{address}: a snapshot of records is no list of them")
-            records = [record for each in found if (record := self._record(address, each))]
-            named = {(record.instance, record.endpoint) for record in records}
-            for key in [key for key in known if key not in named]:
-                tell(Removed(known.pop(key), "it is not served there any more"))
-            for record in records:
-                known[record.instance, record.endpoint] = record
-                tell(Added(record))
+            peer.replace([record for each in found if (record := self._record(address, each))])
             self.connected.add(address)
             self.failures.pop(address, None)
             self._answered()
         elif "added" in item:
             record = self._record(address, item["added"])
-            if record is not None and len(known) < _MOST:
-                known[record.instance, record.endpoint] = record
-                tell(Added(record))
+            if record is not None:
+                peer.add(record)
         elif "removed" in item:
             record = self._record(address, item["removed"])
-            gone = None if record is None else known.pop((record.instance, record.endpoint), None)
-            if record is not None and gone is not None:
-                tell(Removed(record, str(item.get("reason", ""))[:500]))
+            if record is not None:
+                key = record.instance, record.endpoint
+                peer.remove(key, str(item.get("reason", ""))[:500])
         # Words that a later version may say are no reason to stop listening.
 
     def _record(self, address: str, data: Any) -> Record | None:

@@ -5,6 +5,7 @@ or what else there is.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from difflib import get_close_matches
 
 from actors.errors import CallHomeError, NoWorkers
@@ -30,6 +31,8 @@ class Knowledge:
         self.unread = False
         self.peers: StaticPeers
         self.reports: RemoteReports
+        #: Why a directory or etcd cannot be read, by its name; "" while it can.
+        self.sources: Callable[[], dict[str, str]] = dict
 
     def door(self, home: Address, target: str) -> Record | None:
         """The other node that is meant by a stream of this router's own."""
@@ -39,16 +42,27 @@ class Knowledge:
         """Whether others may still answer that have not been heard since this router started."""
         return time.monotonic() < self.patient and (self.unread or bool(self.peers.untried()))
 
+    def _unseen(self) -> str:
+        """Where workers may be that cannot be seen, and why; "" when all is seen."""
+        told = [
+            f"{shown(name)} cannot be read: {why}" for name, why in self.sources().items() if why
+        ]
+        return "; ".join(filter(None, (self.peers.unseen(), *told)))
+
     def nobody(self, target: str) -> CallHomeError:
         """The error of a stream to an endpoint without workers."""
         known = self._members.served()
         served = f"served: {', '.join(known) or 'none'}"
-        unseen = self.peers.unseen()
+        unseen = self._unseen()
         if unseen:
             served = f"{served}; {unseen}"
         untried = self.peers.untried()
         if self.unread or untried:
-            who = "the directory" if self.unread else f"peers ({', '.join(untried)[:_LONGEST]})"
+            who = (
+                "what other nodes serve"
+                if self.unread
+                else f"peers ({', '.join(untried)[:_LONGEST]})"
+            )
             verb = "has not been read" if self.unread else "have not answered"
             return NoWorkers(
                 f"endpoint {shown(target)} is unknown here so far ({served}): {who} {verb} yet; "

@@ -23,6 +23,25 @@ class Source:
         return self.registry.subscribe(listener)
 
 
+class Fed:
+    """A source that tells what it is called with."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    async def subscribe(self, listener: Listener) -> Fed:
+        self._listeners.append(listener)
+        listener(Snapshot([]))
+        return self
+
+    def cancel(self) -> None:
+        self._listeners.clear()
+
+    def __call__(self, change: Change) -> None:
+        for listener in self._listeners:
+            listener(change)
+
+
 class Dead:
     """A source that does not answer."""
 
@@ -89,7 +108,8 @@ async def test_the_own_door_is_no_way_to_an_engine() -> None:
 
 async def test_a_quick_remove_and_add_is_told_twice() -> None:
     merged = MergedDiscovery(Source())
-    feed = merged.source()
+    feed = Fed()
+    await merged.follow(feed)
     heard: list[Change] = []
     await merged.subscribe(heard.append)
     feed(Snapshot([far(1)]))
@@ -100,7 +120,9 @@ async def test_a_quick_remove_and_add_is_told_twice() -> None:
 
 async def test_a_new_snapshot_of_a_source_is_told_as_its_difference() -> None:
     merged = MergedDiscovery(Source())
-    one, two = merged.source(), merged.source()
+    one, two = Fed(), Fed()
+    await merged.follow(one)
+    await merged.follow(two)
     one(Snapshot([far(1), far(2)]))
     two(Snapshot([far(2, "10.0.0.8:7400"), far(3)]))
     heard: list[Change] = []
@@ -116,7 +138,8 @@ async def test_a_new_snapshot_of_a_source_is_told_as_its_difference() -> None:
 
 async def test_two_endpoints_under_one_instance_are_two() -> None:
     merged = MergedDiscovery(Source())
-    feed = merged.source()
+    feed = Fed()
+    await merged.follow(feed)
     await merged.start()
     feed(Snapshot([far(1, endpoint="a.b.c"), far(1, endpoint="a.b.d")]))
     feed(Removed(far(1, endpoint="a.b.c"), "withdrawn"))
@@ -131,7 +154,8 @@ async def test_a_source_that_does_not_answer_is_told() -> None:
 async def test_what_a_followed_node_withdraws_no_directory_brings_back() -> None:
     local, directory = Source(), Source()
     merged = MergedDiscovery(local, directory)
-    peer = merged.source()
+    peer = Fed()
+    await merged.follow(peer)
     await merged.start()
     directory.registry.add(far(1))
     peer(Added(far(1)))
@@ -148,7 +172,8 @@ async def test_what_a_followed_node_withdraws_no_directory_brings_back() -> None
 async def test_a_snapshot_of_a_followed_node_withdraws_as_well() -> None:
     directory = Source()
     merged = MergedDiscovery(Source(), directory)
-    peer = merged.source()
+    peer = Fed()
+    await merged.follow(peer)
     await merged.start()
     for instance in (1, 2):
         directory.registry.add(far(instance))
@@ -161,7 +186,8 @@ async def test_a_snapshot_of_a_followed_node_withdraws_as_well() -> None:
 async def test_what_the_directory_tells_anew_is_believed_and_so_is_another_address() -> None:
     directory = Source()
     merged = MergedDiscovery(Source(), directory)
-    peer = merged.source()
+    peer = Fed()
+    await merged.follow(peer)
     await merged.start()
     directory.registry.add(far(1))
     directory.registry.add(far(2, "10.0.0.8:7400"))
@@ -182,7 +208,8 @@ async def test_a_record_that_is_renewed_for_long_is_believed_again(
     monkeypatch.setattr("actors.discovery.merged.DOUBT", TICK)
     directory = Source()
     merged = MergedDiscovery(Source(), directory)
-    peer = merged.source()
+    peer = Fed()
+    await merged.follow(peer)
     await merged.start()
     directory.registry.add(far(1))
     directory.registry.add(far(2))
@@ -198,7 +225,9 @@ async def test_a_record_that_is_renewed_for_long_is_believed_again(
 
 async def test_who_follows_the_node_by_another_name_is_believed() -> None:
     merged = MergedDiscovery(Source())
-    one, two = merged.source(), merged.source()
+    one, two = Fed(), Fed()
+    await merged.follow(one)
+    await merged.follow(two)
     await merged.start()
     one(Snapshot([far(1)]))
     two(Snapshot([far(1)]))

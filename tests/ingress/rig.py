@@ -12,6 +12,7 @@ from actors.cluster.entry import running
 from actors.discovery.base import Listener
 from actors.discovery.record import routing_path
 from actors.discovery.registry import Registry, RegistrySubscription
+from actors.discovery.sources import Sources
 from actors.engine.actor import EngineActor
 from actors.ingress.actor import IngressActor
 from actors.messages import Record
@@ -103,7 +104,7 @@ async def rig(tmp_path: Path, *, directory: str = "", **settings: Any) -> AsyncI
         at = Rig(tmp_path, Settings(**settings), stack)
         ingress = IngressActor("127.0.0.1:0")
         ingress.discovery = at.known
-        ingress.directory = directory
+        ingress.sources = Sources(directory)
         await stack.enter_async_context(running(at.spec("ingress"), ingress))
         at.ingress = ingress
         at.requester = await stack.enter_async_context(requester(ingress.reached))
