@@ -22,8 +22,8 @@ from actors.cluster.spec import (
     RouterSpec,
 )
 from actors.config import Settings
+from actors.kernel.children import ChildSpec
 from actors.kernel.restart import Intensity
-from actors.kernel.supervisor import ChildSpec
 from actors.messages import Record
 from transport.bus.address import Address
 
@@ -125,13 +125,13 @@ def _role_keys(
             "args": {},
             "routing": spec.routing(),
             "peers": list(node.peers),
-            "directory": node.directory,
+            **_beyond(node),
         }
     if isinstance(spec, IngressSpec):
         return {
             "class": "actors.ingress.actor:IngressActor",
             "args": {"listen": spec.listen, "advertise": spec.advertise},
-            "directory": node.directory,
+            **_beyond(node),
         }
     if isinstance(spec, ActorSpec):
         return {"class": spec.target, "args": dict(spec.args)}
@@ -144,6 +144,11 @@ def _role_keys(
         "adapter": spec.adapter_target,
         "device": spec.device,
     }
+
+
+def _beyond(node: NodeSpec) -> dict[str, Any]:
+    """Where nodes find each other; see ``actors.discovery.sources``."""
+    return {"directory": node.directory, "etcd": node.etcd, "namespace": node.namespace}
 
 
 def children(
