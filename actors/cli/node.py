@@ -81,7 +81,7 @@ async def _ps(options: Namespace) -> int:
         return code
     cells = [_cells(f"{info.cluster}/{info.node}", row) for info, rows in seen for row in rows]
     put(table(_HEAD, cells))
-    for line in [*_unwell(seen), *_unseen(seen), *_away(seen)]:
+    for line in [*_unwell(seen), *_unseen(seen), *_unread(seen), *_away(seen)]:
         put(line)
     if options.counters:
         put("")
@@ -130,6 +130,8 @@ async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any
         "reason": found.get("reason", ""),
         **{key: found.get(key) for key in ("in_flight", "queued", "capacity")},
         "peers": found.get("peers") or None,
+        "discovery": found.get("discovery") or None,
+        "advertised": found.get("advertised") or None,
         "away": found.get("away") or None,
     }
     return row | ({"counters": found.get("counters")} if counters else {})
@@ -170,6 +172,22 @@ def _unseen(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[str]:
                 if why:
                     lines[f"peer {peer}{whose}: cannot be seen: {' '.join(why.split())}"] = None
     return list(lines)
+
+
+def _unread(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[str]:
+    """A line for each directory or etcd that cannot be used, and for each address that an ingress
+    tells others and that does not lead to it.
+    """
+    lines = []
+    for info, rows in seen:
+        for row in rows:
+            who = f"{row['name']} of {info.cluster}/{info.node}"
+            for name, why in (row["discovery"] or {}).items():
+                if why:
+                    lines.append(f"{name}: not to be had for {who}: {' '.join(why.split())}")
+            if row["advertised"]:
+                lines.append(f"{who}: {row['advertised']}")
+    return lines
 
 
 def _unwell(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[str]:

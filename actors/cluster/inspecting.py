@@ -98,6 +98,7 @@ def read_inspection(answer: Any) -> dict[str, Any]:
     peers = answer.get("peers")
     if isinstance(peers, dict):
         found["peers"] = {str(peer): plain(str(peer), str(why)) for peer, why in peers.items()}
+    found |= _beyond(answer)
     away = [each for each in answer.get("workers") or () if isinstance(each, dict)]
     found["away"] = {
         f"{each.get('worker')} ({each.get('instance')}) of {each.get('endpoint')}": str(state)
@@ -106,6 +107,17 @@ def read_inspection(answer: Any) -> dict[str, Any]:
     }
     counters = answer.get("counters")
     return {**found, "counters": counters} if isinstance(counters, dict) else found
+
+
+def _beyond(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """What a router or an ingress says of a directory or etcd, and of the address that it tells."""
+    sources, warning = answer.get("discovery"), answer.get("advertised")
+    return {
+        "discovery": {str(name): str(why) for name, why in sources.items()}
+        if isinstance(sources, dict)
+        else None,
+        "advertised": warning if isinstance(warning, str) else "",
+    }
 
 
 def ref_to(runtime: Runtime, address: Address) -> Ref:
@@ -145,6 +157,8 @@ def _row(status: ChildStatus, found: Mapping[str, Any], listen: str | None) -> d
         "queued": found.get("queued"),
         "capacity": found.get("capacity"),
         "peers": found.get("peers") or None,
+        "discovery": found.get("discovery") or None,
+        "advertised": found.get("advertised") or None,
         "away": found.get("away") or None,
         "counters": found.get("counters"),
     }
