@@ -30,10 +30,51 @@ _BURST: Final = 64
 _BACKLOG: Final = 1024
 
 
+def bound_socket(host: str, port: int, name: str) -> socket.socket:
+    """A socket bound to ``host`` and ``port`` (0: any) that nobody reaches before ``listen``.
+
+    Raises SpecError, naming the setting ``name``, when that cannot be done. Used by a listener, and
+    by whoever keeps a port open beyond the life of one.
+    """
+    numeric = _advertised(host, name)
+    bind = "" if wildcard(host) else numeric
+    family = socket.AF_INET6 if ":" in (host or numeric) else socket.AF_INET
+    if wildcard(host) and host == "::":
+        bind, family = "::", socket.AF_INET6
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise SpecError(f"{name}: no socket can be made: {text_of(error)}") from error
+    try:
+        tune(sock)
+        if port:
+            # A port of one's own comes back at once after a restart. Not for a port that the
+            # system chooses: it may give the same one to two that both allow reuse.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((bind, port))
+    except (OSError, OverflowError) as error:
+        sock.close()
+        raise _unbound(name, host or numeric, port, error) from error
+    return sock
+
+
+def _advertised(host: str, name: str) -> str:
+    try:
+        return advertised(host)
+    except SpecError as error:
+        raise SpecError(f"{name}: {error}") from error
+
+
+def _unbound(name: str, host: str, port: int, error: OSError | OverflowError) -> SpecError:
+    where = hostport(host, port) if port else host
+    return SpecError(f"{name}: {where} cannot be bound: {_reason(error)}")
+
+
 class Listener:
     """Accepts connections and hands each on as a ``Link`` that nobody reads yet.
 
-    ``name`` is the setting that an error of ``open`` names.
+    ``name`` is the setting that an error of ``open`` names. ``sock`` is bound already, by somebody
+    who may keep it open beyond this listener's end; it is this one's to close.
     """
 
     def __init__(
@@ -43,6 +84,7 @@ class Listener:
         port: int,
         accepted: Callable[[Link], None],
         name: str,
+        sock: socket.socket | None = None,
     ) -> None:
         self.address = ""
         """``host:port`` as peers can dial it, numeric; empty before ``open``."""
@@ -52,37 +94,24 @@ class Listener:
         self._host, self._port = host, port
         self._accepted = accepted
         self._name = name
+        self._given = sock
         self._sock: socket.socket | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._pause = 0.0
 
     def open(self) -> None:
         """Bind and listen. Raises SpecError, naming the setting, when that cannot be done."""
+        sock, self._given = self._given, None
+        if sock is None:
+            sock = bound_socket(self._host, self._port, self._name)
         try:
-            host = advertised(self._host)
-        except SpecError as error:
-            raise SpecError(f"{self._name}: {error}") from error
-        bind = "" if wildcard(self._host) else host
-        family = socket.AF_INET6 if ":" in (self._host or host) else socket.AF_INET
-        if wildcard(self._host) and self._host == "::":
-            bind, family = "::", socket.AF_INET6
-        try:
-            sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:
-            raise SpecError(f"{self._name}: no socket can be made: {text_of(error)}") from error
-        try:
-            tune(sock)
-            if self._port:
-                # A port of one's own comes back at once after a restart. Not for a port that the
-                # system chooses: it may give the same one to two that both allow reuse.
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((bind, self._port))
+            host = _advertised(self._host, self._name)
             sock.listen(_BACKLOG)
-        except (OSError, OverflowError) as error:
+        except (OSError, SpecError) as error:
             sock.close()
-            host = self._host or host
-            where = hostport(host, self._port) if self._port else host
-            raise SpecError(f"{self._name}: {where} cannot be bound: {_reason(error)}") from error
+            if isinstance(error, SpecError):
+                raise
+            raise _unbound(self._name, self._host, self._port, error) from error
         self._sock = sock
         name = sock.getsockname()
         self.bound = hostport(name[0], name[1])

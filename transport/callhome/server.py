@@ -7,6 +7,7 @@ and nobody else notices.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -186,7 +187,8 @@ class RequestServer:
     ``max_message`` is the largest request in bytes, ``unanswered`` how many requests of one
     connection may be without a reply before nothing more is read from it, and ``patience`` the
     seconds after which one that has stopped inside a request, or never began one, is closed (twice
-    as many at most). ``name`` is the setting that errors about ``host`` and ``port`` name.
+    as many at most). ``name`` is the setting that errors about ``host`` and ``port`` name, ``sock``
+    a socket that is bound there already.
     """
 
     def __init__(
@@ -200,13 +202,14 @@ class RequestServer:
         unanswered: int = 1024,
         patience: float = 30.0,
         name: str = "listen",
+        sock: socket.socket | None = None,
     ) -> None:
         self.net: Final = net
         self.max_message: Final = max_message
         self.unanswered: Final = unanswered
         self.patience: Final = patience
         self._handle = handle
-        self._listener = Listener(net, host, port, self._accepted, name)
+        self._listener = Listener(net, host, port, self._accepted, name, sock)
         self._callers: set[_Caller] = set()
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
