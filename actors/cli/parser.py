@@ -32,6 +32,8 @@ examples:
   callhome up cluster.toml --cluster blue         a second cluster beside the first
   callhome up b.toml --listen 10.0.0.8:7400       other nodes may call its engines
   callhome up a.toml --peer 10.0.0.8:7400         its router also finds the engines there
+  callhome up a.toml --node m1 --join etcd://10.0.0.2:2379      all nodes that join there find
+                                                  each other; --namespace keeps fleets apart
 
 exit codes: 0 after a clean stop by SIGTERM, SIGHUP or `callhome stop`, 130 by Ctrl-C; 128 + N when
 signal N came before all of it was ready, or for the second time; 1 when the node did not start or
@@ -218,6 +220,14 @@ def parser() -> argparse.ArgumentParser:
         help="find the engines of the node that listens there; may be given again",
     )  # fmt: skip
     up.add_argument("--directory", metavar="PATH", help="folder of records shared by nodes")
+    up.add_argument("--node", metavar="NAME", help="the node's name (that of the spec)")
+    up.add_argument(
+        "--join", metavar="etcd://HOST:PORT,...",
+        help="find, and be found by, all nodes that join there",
+    )  # fmt: skip
+    up.add_argument(
+        "--namespace", metavar="NS", help="first word of all endpoints that count there"
+    )
     ps = add("ps", "node", "list actors and what they carry", _PS, _PS_END)
     ps.add_argument("--counters", action="store_true", help="what each has done since it started")
     ps.add_argument("--memory", action="store_true", help="who has which shared memory, how long")

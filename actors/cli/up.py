@@ -17,13 +17,17 @@ from actors.cluster import rules
 from actors.cluster.cores import parse_cores
 from actors.cluster.folder import live_nodes
 from actors.cluster.launcher import Cluster
+from actors.cluster.meeting import unreadable
 from actors.cluster.script import load_spec
-from actors.cluster.spec import NodeSpec
-from actors.config import Settings, host_port
+from actors.cluster.spec import IngressSpec, NodeSpec
+from actors.config import FOLDER_NAME, Settings, host_port
 from actors.errors import CallHomeError, ConnectionLost, SpecError
+from actors.ingress.advertised import members
 from actors.kernel.exits import Exit
 from actors.messages import Inspect
+from transport.callhome.address import hostport, local_address_toward
 
+_ETCD: Final = "etcd://"
 #: Seconds between two looks whether other nodes are known: the first, and the longest.
 _FIRST_LOOK: Final = 0.1
 _LONGEST_LOOK: Final = 5.0
@@ -53,7 +57,37 @@ def _with_roads(spec: NodeSpec, options: Namespace) -> NodeSpec:
         spec = replace(spec, peers=tuple(dict.fromkeys((*spec.peers, *added))))
     if options.directory is not None:
         spec = replace(spec, directory=rules.directory(options.directory, "--directory"))
-    return spec
+    if options.node is not None:
+        spec = replace(spec, name=FOLDER_NAME(options.node, "--node"))
+    if options.namespace is not None:
+        spec = replace(spec, namespace=rules.namespace(options.namespace, "--namespace"))
+    return spec if options.join is None else _joined(spec, options.join)
+
+
+def _joined(spec: NodeSpec, join: str) -> NodeSpec:
+    """The spec of a node that finds others by etcd, and is found by them where it has engines."""
+    if not join.startswith(_ETCD):
+        raise SpecError(
+            f"--join: {join[:200]!r} is no etcd://host:port; for the address at which another node "
+            "listens use --peer HOST:PORT, for a folder that nodes share --directory PATH"
+        )
+    spec = replace(spec, etcd=rules.etcd(join, "--join"))
+    if spec.ingress is not None or not spec.engines:
+        return spec
+    if os.environ.get("DYN_TCP_RPC_HOST"):
+        return replace(spec, ingress=IngressSpec())
+    return replace(spec, ingress=IngressSpec(hostport(_own_address(join), 0)))
+
+
+def _own_address(etcd: str) -> str:
+    """The address of this machine by which etcd is reached: others come by the same network."""
+    failures = []
+    for host in members(etcd):
+        try:
+            return local_address_toward(host)
+        except ConnectionLost as error:
+            failures.append(str(error))
+    raise SpecError(f"--join: {'; '.join(failures)}; give --listen HOST:PORT")
 
 
 def _name(reference: str) -> str:
@@ -68,6 +102,8 @@ async def _keep(cluster: Cluster, spec: NodeSpec) -> int:
         async with cluster:
             # It serves: from here on a signal stops it in order, and that is no failure.
             interrupts.ask = stopping.set
+            if spec.etcd:
+                await _tell_joined(cluster, spec)
             talks = await _suggest(cluster)
             late = asyncio.create_task(_suggest_far(cluster, spec, talks))
             try:
@@ -103,6 +139,19 @@ async def _wait(cluster: Cluster, stopping: asyncio.Event) -> Exit | None:
         ended.cancel()
 
 
+async def _tell_joined(cluster: Cluster, spec: NodeSpec) -> None:
+    """Where the node looks for others, and at what address they find it."""
+    listen = next((info.listen for info in cluster.nodes if info.listen), "")
+    told = f"advertises {listen}" if listen else "offers no engines to others: it has no ingress"
+    within = f" (namespace {spec.namespace})" if spec.namespace else ""
+    router = await _asked(cluster, spec.routers[0].name) if spec.routers else {}
+    if why := unreadable(router):
+        say(f"warning: {why}; until then nodes elsewhere are not found, and do not find this one")
+        say(f"node {spec.name} joins {spec.etcd}{within} as soon as it can, and {told}")
+    else:
+        say(f"node {spec.name} has joined {spec.etcd}{within}, and {told}")
+
+
 async def _suggest(cluster: Cluster) -> bool:
     """What to type next, with endpoints that there are; whether there are any."""
     try:
@@ -125,7 +174,7 @@ async def _suggest(cluster: Cluster) -> bool:
 
 async def _suggest_far(cluster: Cluster, spec: NodeSpec, talks: bool) -> None:
     """An endpoint of another node to try, once one is known, where this node has none itself."""
-    if talks or not spec.routers or not (spec.peers or spec.directory):
+    if talks or not spec.routers or not (spec.peers or spec.directory or spec.etcd):
         return
     pause = _FIRST_LOOK
     while not (far := await _far(cluster, spec.routers[0].name)):
@@ -136,15 +185,20 @@ async def _suggest_far(cluster: Cluster, spec: NodeSpec, talks: bool) -> None:
         say(f"  {line}{_option(cluster)}")
 
 
-async def _far(cluster: Cluster, router: str) -> list[str]:
+async def _asked(cluster: Cluster, router: str) -> dict[str, Any]:
+    """What a router says of itself; nothing while it is being started again, perhaps."""
     found: Any = {}
     try:
         async with cluster.ref(router).stream(Inspect(), timeout=_PATIENCE) as answers:
             async for answer in answers:
                 found = answer
     except CallHomeError:
-        return []  # it is being started again, perhaps
-    workers = found.get("workers", [])[::-1] if isinstance(found, dict) else []
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+async def _far(cluster: Cluster, router: str) -> list[str]:
+    workers = (await _asked(cluster, router)).get("workers", [])[::-1]
     talks = {each["many"]: _try(each["endpoint"], each["many"]) for each in workers}
     return list(talks.values())
 

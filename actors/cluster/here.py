@@ -16,17 +16,18 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any, Final, TypeVar
 
 from actors.client import Client
 from actors.cluster.entry import facts_of, make_actor, running
+from actors.cluster.meeting import missing, unreadable
 from actors.cluster.plan import actor_child, here, record_of
 from actors.cluster.spec import Instance, NodeSpec
-from actors.cluster.unmet import plain
 from actors.config import Settings
 from actors.discovery.base import Change
 from actors.discovery.lookup import NodeLookup
+from actors.discovery.record import within
 from actors.discovery.registry import RegistryDiscovery
 from actors.errors import CallHomeError, DeadlineExceeded, SpawnError, SpecError
 from actors.kernel.actor import Actor
@@ -243,9 +244,13 @@ class Outpost:
                 message = Withdraw(record.instance, "it has ended")
                 self._runtime.send(self._node, message, control=True)
 
-    def engines(self) -> set[int]:
-        """The instances of the engines that this node serves."""
-        return {each.instance for each in self._discovery.records if each.kind == "engine"}
+    def engines(self, namespace: str = "") -> set[int]:
+        """The instances of the engines that this node serves in a namespace ("" is all)."""
+        return {
+            each.instance
+            for each in self._discovery.records
+            if each.kind == "engine" and within(each.endpoint, namespace)
+        }
 
     async def meet(
         self, peers: Mapping[str, Callable[[], set[int]]], limit: float
@@ -253,17 +258,21 @@ class Outpost:
         """Wait until this node's routers know the engines of ``peers``: what tells the instances
         there now, by the ``host:port`` of their node.
 
-        What is missing after ``limit`` seconds, and why; the routers go on trying.
+        What is missing after ``limit`` seconds, and why; the routers go on trying. Nobody waits for
+        a directory or an etcd that cannot be read.
         """
-        missing: dict[str, str] = {}
+        lacking: dict[str, str] = {}
         named = self._spec.peers
         deadline = asyncio.get_running_loop().time() + limit
         for router in self._spec.routers:
-            while missing := _missing(await self._inspect(router.name), peers, named):
-                if asyncio.get_running_loop().time() > deadline:
-                    return missing
+            while lacking := missing(told := await self._inspect(router.name), peers, named):
+                away = unreadable(told)
+                if asyncio.get_running_loop().time() > deadline or (
+                    away and set(lacking.values()) == {away}
+                ):
+                    return lacking
                 await asyncio.sleep(_MEETING)
-        return missing
+        return lacking
 
     async def _inspect(self, router: str) -> dict[str, Any]:
         found: Any = None
@@ -326,20 +335,3 @@ class Outpost:
             self._discovery.stop()
             runtime.close("the cluster stops")
         self._bus.close()
-
-
-def _missing(
-    router: Mapping[str, Any], peers: Mapping[str, Callable[[], set[int]]], named: Sequence[str]
-) -> dict[str, str]:
-    """Which peers a router does not know completely, and why, by what it says of itself; those that
-    are not ``named`` it is to find in a directory.
-    """
-    states: dict[str, str] = router.get("peers", {})
-    known = {worker["instance"] for worker in router.get("workers", ())}
-    missing = {}
-    for peer, engines in peers.items():
-        if peer in named and (why := states.get(peer, "the router has not tried it")):
-            missing[peer] = plain(peer, why)
-        elif not engines() <= known:
-            missing[peer] = "some of its engines have not been heard of"
-    return missing

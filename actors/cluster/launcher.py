@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -33,6 +33,7 @@ from actors.cluster.folder import (
 )
 from actors.cluster.force import Force
 from actors.cluster.here import Outpost
+from actors.cluster.meeting import found_by
 from actors.cluster.plan import MARGIN, ROUNDS, node_child, patience
 from actors.cluster.spec import NodeSpec
 from actors.cluster.sweep import sweep_claimed, sweep_stale
@@ -146,27 +147,18 @@ class _Node:
 
     async def meet(self, others: Sequence[_Node]) -> None:
         """Wait until this node knows the engines of those of the same cluster that it is to find,
-        as peers or in a directory: from then on they can be called.
+        as peers, in a directory or in etcd: from then on they can be called.
         """
         peers = {
-            each.listen: each.outpost.engines
+            each.listen: partial(each.outpost.engines, namespace)
             for each in others
-            if each is not self and (each.listen in self.spec.peers or each.shows(self))
+            if each is not self
+            and (namespace := found_by(self.spec, each.spec, each.listen)) is not None
         }
         limit = self.spec.settings.connect_timeout or self.spec.settings.start_timeout
         if peers:
             for peer, why in (await self.outpost.meet(peers, limit)).items():
                 self._tell(f"node {self.spec.name} has not met its peer {peer} yet: {why}")
-
-    def shows(self, other: _Node) -> bool:
-        """Whether it writes what it serves where ``other`` looks."""
-        spec, directory = self.spec, other.spec.directory
-        return bool(
-            spec.ingress is not None
-            and spec.directory
-            and directory
-            and os.path.realpath(spec.directory) == os.path.realpath(directory)
-        )
 
     async def stop(self) -> None:
         """Stop in order, then by force; nothing is left."""
