@@ -182,9 +182,9 @@ def _unread(seen: list[tuple[NodeInfo, list[dict[str, Any]]]]) -> list[str]:
     for info, rows in seen:
         for row in rows:
             who = f"{row['name']} of {info.cluster}/{info.node}"
-            for name, why in (row["discovery"] or {}).items():
+            for why in (row["discovery"] or {}).values():
                 if why:
-                    lines.append(f"{name}: not to be had for {who}: {' '.join(why.split())}")
+                    lines.append(f"{who}: {' '.join(why.split())}")
             if row["advertised"]:
                 lines.append(f"{who}: {row['advertised']}")
     return lines

@@ -63,4 +63,4 @@ def missing(
 def unreadable(router: Mapping[str, Any]) -> str:
     """Which of its sources a router cannot read, and why; "" when there is none."""
     sources: dict[str, str] = router.get("discovery") or {}
-    return "; ".join(f"{name} cannot be read: {why}" for name, why in sources.items() if why)
+    return "; ".join(filter(None, sources.values()))

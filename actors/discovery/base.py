@@ -42,7 +42,7 @@ class Source(Discovery, Protocol):
     """A Discovery beyond the node, with means of its own: it is asked how it is, and stopped."""
 
     def state(self) -> str:
-        """Why it cannot be read, and since when; "" while it can."""
+        """What cannot be read, why, and since when; "" while it can."""
 
     def stop(self) -> None:
         """Let go of its means; subscribers hear nothing more. A second call does nothing."""
@@ -72,4 +72,4 @@ class Publisher(Protocol):
         """Withdraw everything, within some seconds."""
 
     def state(self) -> str:
-        """Why records cannot be written, and since when; "" while they can."""
+        """Where records cannot be written, why, and since when; "" while they can."""

@@ -183,7 +183,8 @@ class DirectoryPublisher:
         """See ``Publisher.state``."""
         told = sorted(self._told)
         lasts = time.monotonic() - self._since
-        return f"{'; '.join(told[:3])} (for {lasts:.0f} s)" if told else ""
+        why = "; ".join(told[:3])
+        return why and f"{self._folder} cannot be written for {lasts:.0f} s: {why}"
 
     async def settle(self, limit: float) -> None:
         """See ``Publisher.settle``."""

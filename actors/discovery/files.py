@@ -70,9 +70,10 @@ class Reader:
         self._crowded = False
 
     def state(self, now: float) -> str:
-        """Why the directory cannot be read, and since when; "" while it can. For any thread."""
+        """See ``Source.state``; for any thread."""
         trouble = self._complaint
-        return trouble and f"{trouble} (for {max(0.0, now - self._since):.0f} s)"
+        lasts = max(0.0, now - self._since)
+        return trouble and f"{self._folder} cannot be read for {lasts:.0f} s: {trouble}"
 
     def look(self, now: float, wall: float) -> list[Added | Removed]:
         """Changes since the last look, removals first.

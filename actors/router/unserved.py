@@ -31,7 +31,7 @@ class Knowledge:
         self.unread = False
         self.peers: StaticPeers
         self.reports: RemoteReports
-        #: Why a directory or etcd cannot be read, by its name; "" while it can.
+        #: Why each directory or etcd cannot be read, by its name; "" while it can.
         self.sources: Callable[[], dict[str, str]] = dict
 
     def door(self, home: Address, target: str) -> Record | None:
@@ -44,10 +44,7 @@ class Knowledge:
 
     def _unseen(self) -> str:
         """Where workers may be that cannot be seen, and why; "" when all is seen."""
-        told = [
-            f"{shown(name)} cannot be read: {why}" for name, why in self.sources().items() if why
-        ]
-        return "; ".join(filter(None, (self.peers.unseen(), *told)))
+        return "; ".join(filter(None, (self.peers.unseen(), *self.sources().values())))
 
     def nobody(self, target: str) -> CallHomeError:
         """The error of a stream to an endpoint without workers."""
