@@ -67,6 +67,13 @@ class Host:
             given |= {"stdout": subprocess.PIPE}
         return subprocess.Popen([*self.prefix, *command], **{**given, **options})
 
+    def pids(self) -> list[int]:
+        """All processes that are in this host."""
+        network = self.call(os.readlink, "/proc/thread-self/ns/net")
+        return [
+            pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _in(pid, network)
+        ]
+
     def call(self, function: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         """Call in this host's network, in a thread of this process. A socket that it makes and
         returns stays one of the host.
@@ -87,6 +94,13 @@ class Host:
         if failed:
             raise failed[0]
         return found[0]
+
+
+def _in(pid: int, network: str) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/net") == network
+    except OSError:  # it has ended
+        return False
 
 
 class Cable:

@@ -1,0 +1,254 @@
+"""Three hosts, etcd on one of them, and what networks and machines do to a cluster:
+``python -m tests.e2e.hosts [--delay 0.02] [--loss 0.01] [--cut 30] [--ttl 10] [--peers]``.
+
+Needs root, /dev/net/tun and etcd. It prints a timeline and ends with 1 at the first thing that is
+not as it must be. ``tests.e2e.test_hosts`` does the same with shorter times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from tests.e2e.host_load import LIMIT, Broken, Load, Talks, each_to_each, wait_known, where
+from tests.etcd import Etcd, require_etcd, running_etcd
+from tests.hosts.fleet import Fleet, fleet
+from tests.hosts.kit import lay_hosts
+from tests.waiting import wait_until
+
+NAMES: Final = ("a", "b", "c")
+#: The host with etcd, and the one whose cable is cut.
+ETCD, CUT = "a", "c"
+OTHERS: Final = tuple(each for each in NAMES if each != CUT)
+#: Seconds after which all must know all again when a cable is mended or etcd is back.
+AGAIN: Final = 5.0
+
+
+@dataclass
+class World:
+    """The nodes, their etcd, how much later than it should a thing may come, and who is told."""
+
+    fleet: Fleet
+    etcd: Etcd
+    ttl: float
+    slack: float
+    say: Callable[[str], None]
+    rate: float = 20.0
+
+    @property
+    def gone(self) -> float:
+        """Seconds after which a host that has fallen silent is sent nothing any more."""
+        return self.ttl + 1.0 + self.slack
+
+    async def unknown(self, instance: int, names: Sequence[str], within: float) -> float:
+        """Wait until the routers of these hosts know an instance no more; how long it took."""
+        began = time.monotonic()
+
+        async def forgotten() -> bool:
+            for name in names:
+                async with self.fleet[name].client() as client:
+                    if instance in (await where(client)).values():
+                        return False
+            return True
+
+        await wait_until(forgotten, within, "the instance is not known any more")
+        return time.monotonic() - began
+
+    async def known(self, names: Sequence[str], within: float = LIMIT) -> float:
+        """Wait until all of these hosts know all of them, each once; how long it took."""
+        return await wait_known(self.fleet, names, within, f"{', '.join(names)} know all of them")
+
+    async def instance(self, name: str) -> int:
+        """The instance on a host."""
+        async with self.fleet[name].client() as client:
+            return (await where(client))[""]
+
+    def check(self, load: Load, since: float = 0.0) -> None:
+        """Raises Broken if a call of the load has failed."""
+        failed = load.failed(since)
+        if failed:
+            found = Counter(f"{each.source}: {each.error}" for each in failed)
+            raise Broken(f"{len(failed)} of {len(load.calls)} calls failed: {found}")
+        calls = len([each for each in load.calls if each.began >= since])
+        longest = max(each.ended - each.began for each in load.calls if each.began >= since)
+        self.say(f"{calls} calls, none failed, the longest took {longest:.2f} s")
+
+
+@contextlib.contextmanager
+def world(
+    ttl: float, slack: float, say: Callable[[str], None], peers: bool = False
+) -> Iterator[World]:
+    """Three hosts, etcd on the first, a node on each that has joined it; with ``peers`` they are
+    told each other's addresses and leave etcd alone.
+    """
+    require_etcd()
+    with (
+        lay_hosts(*NAMES) as hosts,
+        running_etcd(hosts[ETCD].address, 2379, tuple(hosts[ETCD].prefix)) as etcd,
+        fleet(hosts, "" if peers else etcd.address, ttl) as nodes,
+    ):
+        yield World(nodes, etcd, ttl, slack, say)
+
+
+async def streams(at: World, delay: float, loss: float, items: int = 200, frames: int = 3) -> None:
+    """From each to each, in all shapes, by slow and lossy cables."""
+    hosts = at.fleet.hosts
+    await at.known(NAMES)
+    for name in NAMES:  # a way from host to host goes over two cables
+        hosts.cable(name).delay(delay / 2).loss(1 - (1 - loss) ** 0.5)
+    began = time.monotonic()
+    count = await each_to_each(at.fleet, NAMES, items=items, frames=frames)
+    took = time.monotonic() - began
+    lost = sum(hosts.cable(name).counts()[way]["lost"] for name in NAMES for way in ("out", "in"))
+    hosts.reset()
+    at.say(
+        f"{count} streams from each to each with {delay * 1000:g} ms and {loss:.1%} loss one way: "
+        f"whole and in order, {took:.1f} s, {lost} segments lost"
+    )
+
+
+async def cut_cable(at: World, seconds: float) -> None:
+    """The cable of one host is cut and plugged in again."""
+    cable = at.fleet.hosts.cable(CUT)
+    await at.known(NAMES)
+    away = await at.instance(CUT)
+    pairs = [(one, other) for one in NAMES for other in NAMES if one != other]
+    pace = 0.05
+    async with (
+        Load(at.fleet, OTHERS, at.rate) as load,
+        Talks(at.fleet, pairs, int((seconds + 4.0) / pace), pace) as talks,
+    ):
+        await asyncio.sleep(1.0)
+        cable.cut()
+        cut = time.monotonic()
+        at.say(f"the cable of {CUT} is cut")
+        took = await at.unknown(away, OTHERS, at.gone)
+        at.say(f"nobody is sent to {CUT} any more, {took:.1f} s after the cut")
+        alone = time.monotonic()
+        await asyncio.sleep(max(0.0, cut + seconds - time.monotonic()))
+        at.check(load, alone)
+        cable.mend()
+        at.say(f"mended after {time.monotonic() - cut:.1f} s")
+        took = await at.known(NAMES, AGAIN + at.slack)
+        at.say(f"all know all again, each once, {took:.1f} s after the mend")
+        ends = list(await talks.ends(seconds + LIMIT))
+    for pair, end in ends:
+        if end and CUT not in pair:
+            raise Broken(f"a stream between the others, {pair}, has failed: {end}")
+    failed = sum(bool(end) for _, end in ends)
+    at.say(
+        f"{len(ends)} long streams: {len(ends) - failed} whole, {failed} of the cut host ended "
+        "with a typed error, none short"
+    )
+    at.check(load)
+    count = await each_to_each(at.fleet, NAMES, items=5, frames=1)
+    at.say(f"{count} streams from each to each: whole and in order")
+
+
+async def kill_worker(at: World) -> None:
+    """A worker is killed on a host that lives; it is started again by its node."""
+    await at.known(NAMES)
+    dead = await at.instance("b")
+    async with Load(at.fleet, ("a",), at.rate) as load:
+        os.kill(at.fleet["b"].pid("there"), signal.SIGKILL)
+        took = await at.unknown(dead, ("a", CUT), 2.0 + at.slack)
+        at.say(f"a worker of b was killed; nobody is sent to it any more, {took:.2f} s after")
+        took = await at.known(NAMES)
+        at.say(f"its successor is known to all {took:.1f} s later")
+    at.check(load)
+
+
+async def lose_host(at: World) -> None:
+    """A host is gone without a word: no reset, no good-bye."""
+    await at.known(NAMES)
+    dead = await at.instance(CUT)
+    async with Load(at.fleet, OTHERS, at.rate) as load:
+        at.fleet.hosts.cable(CUT).cut()
+        at.fleet[CUT].kill()
+        took = await at.unknown(dead, OTHERS, at.gone)
+        at.say(f"host {CUT} is gone without a word; nobody is sent to it {took:.1f} s after")
+        await at.known(OTHERS)
+    at.check(load)
+    at.fleet.hosts.cable(CUT).mend()
+
+
+async def lose_etcd(at: World, seconds: float) -> None:
+    """etcd is killed under load, a node that was away is started meanwhile, etcd comes back."""
+    await at.known(OTHERS)
+    async with Load(at.fleet, OTHERS, at.rate, migrations=0) as load:
+        at.etcd.kill()
+        killed = time.monotonic()
+        at.say("etcd is killed")
+        at.fleet[CUT].start()
+        await asyncio.to_thread(at.fleet[CUT].wait)
+        at.say(f"the node of {CUT} is up, {time.monotonic() - killed:.1f} s after")
+        await asyncio.sleep(max(0.0, killed + seconds - time.monotonic()))
+        if not all(load.answers()[each, other] for each in OTHERS for other in OTHERS):
+            raise Broken(f"not all hosts have served each other: {load.answers()}")
+        at.etcd.start()
+        back = time.monotonic()
+        at.say(f"etcd is back after {back - killed:.1f} s")
+        took = await at.known(NAMES, AGAIN + at.slack)
+        at.say(f"all know all, the one that was started meanwhile, too, {took:.1f} s after")
+    at.check(load)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.e2e.hosts",
+        description="Three hosts, etcd on one: slow cables, a cut one, a host gone, etcd gone.",
+    )
+    parser.add_argument("--delay", type=float, default=0.02, help="seconds one way (0.02)")
+    parser.add_argument("--loss", type=float, default=0.01, help="chance of a segment (0.01)")
+    parser.add_argument("--cut", type=float, default=30.0, help="seconds of each outage (30)")
+    parser.add_argument("--ttl", type=float, default=10.0, help="lease_ttl (10)")
+    parser.add_argument("--rate", type=float, default=20.0, help="calls a second and host (20)")
+    parser.add_argument("--slack", type=float, default=0.0, help="seconds that all may be late (0)")
+    parser.add_argument("--peers", action="store_true", help="addresses in place of etcd")
+    options = parser.parse_args()
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        sys.stdout.write(f"{time.monotonic() - began:7.2f}  {text}\n")
+        sys.stdout.flush()
+
+    async def play(at: World) -> None:
+        say(
+            "three nodes are up that were told each other's addresses"
+            if options.peers
+            else f"three nodes are up, etcd on {ETCD}, lease_ttl {options.ttl:g} s"
+        )
+        await streams(at, options.delay, options.loss)
+        await cut_cable(at, options.cut)
+        await kill_worker(at)
+        if not options.peers:
+            await lose_host(at)
+            await lose_etcd(at, options.cut)
+
+    try:
+        with world(options.ttl, options.slack, say, options.peers) as at:
+            at.rate = options.rate
+            asyncio.run(play(at))
+    except pytest.skip.Exception as why:
+        say(f"cannot run here: {why}")
+        return 1
+    except (Broken, AssertionError, TimeoutError) as error:
+        say(f"FAILURE: {error!r}")
+        return 1
+    say("all as it must be")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
