@@ -38,6 +38,10 @@ over two nodes on loopback (client and router on the first core, ingress and eng
   plane.unary, plane.stream, plane.bidi, plane.frames, plane.cancel: the same workloads; beside
   them runs floor.loopback, a plain blocking TCP socket that moves 8 MiB pieces
   plane.memory: what each of 512 open streams adds to router and ingress
+
+membership (needs etcd in PATH): how soon a new worker gets its first request, a dead one and a node
+that is silent none, beside the router and on nodes found in etcd; what 1,000 workers in a directory
+and in etcd cost a router
 """
 _RUN_END = """\
 examples:

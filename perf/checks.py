@@ -59,6 +59,17 @@ LIMITS = (
     Limit("plane.frames.copy.8MiB", "gb_s", 0.70, LOOPBACK),
     Limit("plane.frames.inplace.8MiB", "gb_s", 0.70, LOOPBACK),
     Limit("plane.memory.512", "stream_kb", 40.0),
+    Limit("membership.near", "first_ms", 250.0),
+    Limit("membership.near", "none_after_ms", 100.0),
+    Limit("membership.far", "first_ms", 250.0),
+    Limit("membership.far", "none_after_ms", 2_000.0),
+    # Its lease of 2 s, and one second more.
+    Limit("membership.gone", "none_after_s", 3.0),
+    *(
+        Limit(f"membership.{where}.1000", metric, bound)
+        for where in ("directory", "etcd")
+        for metric, bound in (("snapshot_ms", 1_000.0), ("router_rss_mb", 80.0))
+    ),
 )
 
 

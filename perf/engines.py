@@ -164,6 +164,21 @@ class Silent(Engine[dict[str, Any], Any]):
             del self.waiting[number], self.seen[number]
 
 
+class Member(Engine[None, list[float]]):
+    """Unary: its pid, when it was ready and when its first request came, for the membership suite.
+
+    Seconds of CLOCK_MONOTONIC, which all processes of a machine share.
+    """
+
+    async def on_start(self) -> None:
+        self.first = 0.0
+        self.ready = time.monotonic()
+
+    async def generate(self, request: None, ctx: Context) -> AsyncIterator[list[float]]:
+        self.first = self.first or time.monotonic()
+        yield [os.getpid(), self.ready, self.first]
+
+
 async def identify(request: dict[str, Any], ctx: Context) -> int:
     """Unary: the pid of the engine's process; the startup suite reads its memory from outside."""
     return os.getpid()

@@ -23,7 +23,8 @@ from perf.worker import FLOORS, PLANE_FLOORS
 NODE_SUITES = ("unary", "stream", "bidi", "frames", "cancel", "startup", "agentic", "routing")
 #: The same workloads over two nodes on loopback, and what an open stream costs there.
 PLANE_SUITES = tuple(f"{PLANE}{name}" for name in ("unary", "stream", "bidi", "frames", "cancel"))
-SUITES = (*NODE_SUITES, *PLANE_SUITES, "plane.memory")
+#: ``membership`` needs an etcd in PATH.
+SUITES = (*NODE_SUITES, *PLANE_SUITES, "plane.memory", "membership")
 #: A repetition of one job that takes longer has hung; seconds.
 JOB_DEADLINE = 300.0
 #: Above this share of a core used by others before a repetition, its figures are suspect; percent.

@@ -69,7 +69,7 @@ def _nodes(plan: Plan, engines: Sequence[Served], routers: list[RouterSpec]) -> 
     served = [_spec(each) for each in engines]
     if not plan.plane:
         return [NodeSpec(name="perf", routers=routers, engines=served)]
-    door = _free_address()
+    door = free_address()
     ingress = IngressSpec(listen=door, cpus=[plan.engine_core])
     return [
         NodeSpec(name="perf", routers=routers, peers=[door]),
@@ -77,7 +77,7 @@ def _nodes(plan: Plan, engines: Sequence[Served], routers: list[RouterSpec]) -> 
     ]
 
 
-def _free_address() -> str:
+def free_address() -> str:
     """Where nobody listens at this moment."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return f"127.0.0.1:{probe.getsockname()[1]}"
