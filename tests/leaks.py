@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 #: Environment variable that marks every process of this test session.
@@ -109,7 +108,7 @@ def _threads() -> Iterator[str]:
         yield f"{thread.name} (ident {thread.ident})"
     for task in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError):
-            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
+            name = _read(f"/proc/self/task/{task}/comm").decode().strip()
             if name.startswith("ZMQ"):  # a ZeroMQ context that was not terminated
                 yield f"{name} (native {task})"
 
@@ -165,11 +164,18 @@ def _lock_holders() -> dict[tuple[int, int], int]:
     return found
 
 
+#: Paths of memory that is shared.
+_SHARED = (b"/memfd:", b"/dev/shm/callhome")
+
+
 def _mappings() -> Iterator[str]:
-    for line in Path("/proc/self/maps").read_text().splitlines():
+    found = _read("/proc/self/maps")
+    if not any(each in found for each in _SHARED):  # mostly, of a thousand lines
+        return
+    for line in found.splitlines():
         fields = line.split(maxsplit=5)
-        if len(fields) == 6 and fields[5].startswith(("/memfd:", "/dev/shm/callhome")):
-            yield f"{fields[5]} inode {fields[4]}"
+        if len(fields) == 6 and fields[5].startswith(_SHARED):
+            yield f"{fields[5].decode()} inode {fields[4].decode()}"
 
 
 def settle(before: Traces, grace: float, *, processes_only: bool = False) -> list[str]:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from actors.kernel.peers import start_time
-from actors.messages import Accept, End, Hello, Open, Report, Subscribe
+from actors.kernel.runtime import Runtime
+from actors.messages import Accept, Bye, End, Hello, Open, Report, Subscribe
 from tests.waiting import wait_until
 from transport.bus.address import Address
 from transport.bus.port import Bus, Port
@@ -68,6 +69,11 @@ class RawHome:
         before = len(self.got(Report))
         self.send(engine, Subscribe(self.address), control=True)
         await wait_until(lambda: len(self.got(Report)) > before, what="a report")
+
+    async def leave(self, peer: Runtime) -> None:
+        """Say goodbye to an actor on this loop, which would linger for us when it ends."""
+        self.send(peer.address, Bye(), control=True)
+        await wait_until(lambda: self.address not in peer.port.peers(), what="a goodbye is read")
 
 
 @contextlib.contextmanager

@@ -76,6 +76,6 @@ async def rig(
         "settings": Settings(**settings).to_dict(),
     }
     actor = EngineActor(handler, {}, ENDPOINT, 4, 4, adapter)
-    async with running(spec, actor):
-        with raw_home(str(tmp_path)) as home:
+    with raw_home(str(tmp_path)) as home:
+        async with running(spec, actor):  # ends before the home, for whom it would linger
             yield Rig(actor, home)

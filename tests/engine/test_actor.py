@@ -82,8 +82,8 @@ async def rig(tmp_path: Path, capacity: int = 2, queue: int = 2) -> AsyncIterato
         "settings": Settings().to_dict(),
     }
     actor = EngineActor(Gated, {}, ENDPOINT, capacity, queue, None)
-    async with running(spec, actor):
-        with raw_home(str(tmp_path)) as home:
+    with raw_home(str(tmp_path)) as home:
+        async with running(spec, actor):  # ends before the home, for whom it would linger
             yield Rig(actor, home)
 
 

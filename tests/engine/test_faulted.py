@@ -91,8 +91,8 @@ async def test_conformance_29_an_error_item_settles_the_stream_for_its_router(
 ) -> None:
     GATES.append(threading.Event())
     actor = actor_of(target)
-    async with running(spec(tmp_path), actor):
-        with raw_home(str(tmp_path)) as home:
+    with raw_home(str(tmp_path)) as home:
+        async with running(spec(tmp_path), actor):  # ends before the home, for whom it would linger
             # Small under each codec, and large, which is another way through the pump.
             for stream, (size, codec) in enumerate(
                 [(1, "msgpack"), (1, "json"), (9000, "msgpack")]
@@ -122,8 +122,8 @@ async def test_without_a_router_the_home_is_told_before_the_item_comes(
 ) -> None:
     GATES.append(threading.Event())
     actor = actor_of(target)
-    async with running(spec(tmp_path), actor):
-        with raw_home(str(tmp_path)) as home:
+    with raw_home(str(tmp_path)) as home:
+        async with running(spec(tmp_path), actor):  # ends before the home, for whom it would linger
             home.open(actor.address, 7, ENDPOINT, 1)
             await wait_until(lambda: sum(len(each.payloads) for each in home.got(Items)) == 3)
             kinds = [type(each) for each in home.of(7)]
@@ -137,8 +137,8 @@ async def test_without_a_router_the_home_is_told_before_the_item_comes(
 @pytest.mark.parametrize("target", [bad, bad_in_a_thread])
 async def test_what_an_adapter_calls_an_error_is_one(tmp_path: Path, target: Any) -> None:
     actor = actor_of(target, Bytes())
-    async with running(spec(tmp_path), actor):
-        with raw_home(str(tmp_path)) as home:
+    with raw_home(str(tmp_path)) as home:
+        async with running(spec(tmp_path), actor):  # ends before the home, for whom it would linger
             home.open(actor.address, 7, ENDPOINT, None, codec="plain.json", native=False)
             end = await home.ended(7)
             assert end.error is not None

@@ -42,9 +42,9 @@ async def test_a_home_hears_of_the_streams_of_others_and_not_of_its_own(tmp_path
     spec = {
         "run": str(tmp_path), "name": "engine", "role": "engine", "settings": Settings().to_dict(),
     }  # fmt: skip
-    async with running(spec, actor):
-        with ExitStack() as stack:
-            ingress, router, other = (stack.enter_context(raw_home(str(tmp_path))) for _ in "123")
+    with ExitStack() as stack:
+        ingress, router, other = (stack.enter_context(raw_home(str(tmp_path))) for _ in "123")
+        async with running(spec, actor):  # ends before the homes, for whom it would linger
             engine: Address = actor.address
             # Streams that were there before it followed: its own, and a router's.
             ingress.open(engine, 1, ENDPOINT, 1)

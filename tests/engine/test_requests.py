@@ -99,6 +99,7 @@ async def opened(at: Rig) -> AsyncIterator[tuple[RawHome, Accept]]:
         home.open(at.actor.address, 1, ENDPOINT, None, many=True)
         await wait_until(lambda: home.got(Accept, 1))
         yield home, home.got(Accept, 1)[0]
+        await home.leave(at.actor.runtime)
 
 
 def feed(at: Rig, home: RawHome, first: int, *values: Any) -> None:

@@ -64,12 +64,12 @@ class Foreign:
 
 @contextmanager
 def foreign(run: Path, settings: Settings | None = None) -> Iterator[Foreign]:
-    runtime = Runtime(run=str(run), name="caller", settings=settings)
-    try:
-        with raw_home(str(run)) as raw:
+    with raw_home(str(run)) as raw:
+        runtime = Runtime(run=str(run), name="caller", settings=settings)
+        try:
             yield Foreign(raw, Caller(runtime, lambda target: raw.address))
-    finally:
-        runtime.close()
+        finally:
+            runtime.close()  # before the worker, for whom it would linger
 
 
 async def test_items_are_read_in_the_codec_of_the_accept(tmp_path: Path) -> None:
