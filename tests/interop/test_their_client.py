@@ -13,7 +13,15 @@ import pytest
 from actors import Client, EngineSpec, NodeSpec, Settings
 from tests.e2e.standing import Standing, inspect, standing, wait_idle
 from tests.interop.engines import HERE
-from tests.interop.wheel import VALUES, Fields, Program, needs_wheel, program
+from tests.interop.wheel import (
+    VALUES,
+    Fields,
+    Meeting,
+    Program,
+    meeting,
+    needs_wheel,
+    program,
+)
 from tests.waiting import TICK, wait_until
 
 pytestmark = [needs_wheel, pytest.mark.timeout(120)]
@@ -25,25 +33,24 @@ CODECS = ["msgpack", "json"]
 Pair = tuple[Standing, Program]
 
 
-def node_spec(folder: str, codec: str, **settings: Any) -> NodeSpec:
+def node_spec(place: Meeting, codec: str, **settings: Any) -> NodeSpec:
     """A node with a door, whose records say that it takes ``codec``."""
     engine = EngineSpec(endpoint=GENERATE, engine=HERE + "Answers", capacity=600)
     return NodeSpec(
         engines=[engine],
         listen="127.0.0.1:0",
-        directory=folder,
+        **place.spec(),
         settings=Settings.load(codec=codec, **settings),
     )
 
 
-@pytest.fixture(scope="module", params=CODECS)
-def ours(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Pair]:
-    """A node of ours and a client of theirs that share a folder; the record's codec varies."""
-    folder = str(tmp_path_factory.mktemp("records"))
-    spec = node_spec(folder, request.param)
-    with standing(spec) as node, program("client", folder, request.param, GENERATE) as client:
+@pytest.fixture(scope="module", params=[("msgpack", "etcd"), ("json", "file")], ids="-".join)
+def ours(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A node of ours and a client of theirs; the record's codec varies, and where they meet."""
+    codec, backend = request.param
+    place = meeting(request, backend)
+    spec = node_spec(place, codec)
+    with standing(spec) as node, program("client", place, codec, GENERATE) as client:
         yield node, client
 
 
@@ -153,9 +160,9 @@ async def test_a_dropped_stream_is_killed(ours: Pair) -> None:
 @pytest.fixture(params=CODECS)
 def breakable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
     """As ``ours``, for a test that breaks it."""
-    folder, codec = str(tmp_path), request.param
-    spec = node_spec(folder, codec)
-    with standing(spec) as node, program("client", folder, codec, GENERATE) as client:
+    place, codec = Meeting(str(tmp_path)), request.param
+    spec = node_spec(place, codec)
+    with standing(spec) as node, program("client", place, codec, GENERATE) as client:
         yield node, client
 
 
@@ -198,7 +205,7 @@ async def test_a_requester_that_is_killed_takes_its_streams_with_it(ours: Pair) 
     node, client = ours
     name = f"orphan-{client.codec}"
     async with node.client() as own:
-        with program("client", client.folder, client.codec, GENERATE) as orphaned:
+        with program("client", client.place, client.codec, GENERATE) as orphaned:
             await hanging(orphaned, 20)
             await hanging(orphaned, 1, context=name)
             os.kill(orphaned.process.pid, signal.SIGKILL)
@@ -229,9 +236,9 @@ async def test_a_body_over_the_limit_hurts_nothing(ours: Pair) -> None:
 
 async def test_a_body_over_our_limit_ends_one_connection(tmp_path: Path) -> None:
     """Their client does not know our limit: it is told, and only that connection is cut."""
-    folder = str(tmp_path)
-    spec = node_spec(folder, "msgpack", max_message=2 * MIB)
-    with standing(spec) as node, program("client", folder, "msgpack", GENERATE) as client:
+    place = Meeting(str(tmp_path))
+    spec = node_spec(place, "msgpack", max_message=2 * MIB)
+    with standing(spec) as node, program("client", place, "msgpack", GENERATE) as client:
         (other,) = await hanging(client, 1)
         done = await client.do({"do": "digest"}, fill=3 * MIB)
         assert done["items"] == []
@@ -254,7 +261,7 @@ async def test_512_streams_at_once(ours: Pair) -> None:
 
 async def test_an_endpoint_that_is_gone_is_told(tmp_path: Path) -> None:
     """The record goes when the node stops, and their client sees it go."""
-    with standing(node_spec(str(tmp_path), "msgpack")):
+    with standing(node_spec(Meeting(str(tmp_path)), "msgpack")):
         records = list((tmp_path / "v1" / "instances").iterdir())
         assert len(records) == 1
         name = records[0].name

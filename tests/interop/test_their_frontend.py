@@ -22,7 +22,7 @@ from actors import Client, EngineSpec, NodeSpec, Settings
 from tests.e2e.standing import Standing, inspect, standing, wait_idle
 from tests.interop.engines import HERE
 from tests.interop.websocket import WebSocket, connected
-from tests.interop.wheel import needs_wheel, program
+from tests.interop.wheel import Meeting, needs_wheel, program
 from tests.ports import free_address
 from tests.waiting import TICK, wait_until_sync
 
@@ -87,7 +87,7 @@ def frontend(
     port = int(free_address().rpartition(":")[2])
     with standing(spec) as node:
         card = write_card(folder)
-        with program("frontend", str(folder), request.param, str(port)):
+        with program("frontend", Meeting(str(folder)), request.param, str(port)):
             touch_until_listed(card, port)
             yield node, port, card
 

@@ -25,7 +25,7 @@ from actors.errors import (
     WorkerUnavailable,
 )
 from tests.e2e.standing import Standing, inspect, standing
-from tests.interop.wheel import VALUES, Program, needs_wheel, program
+from tests.interop.wheel import VALUES, Meeting, Program, meeting, needs_wheel, program
 from tests.waiting import TICK, wait_until
 
 pytestmark = [needs_wheel, pytest.mark.timeout(120)]
@@ -35,15 +35,14 @@ MIB = 1 << 20
 CODECS = ["msgpack", "json"]
 
 
-@pytest.fixture(scope="module", params=CODECS)
-def theirs(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Standing, Program]]:
-    """A node of ours and a worker of theirs that share a folder; the worker's codec varies."""
-    folder = str(tmp_path_factory.mktemp("records"))
+@pytest.fixture(scope="module", params=[("msgpack", "file"), ("json", "etcd")], ids="-".join)
+def theirs(request: pytest.FixtureRequest) -> Iterator[tuple[Standing, Program]]:
+    """A node of ours and a worker of theirs; the worker's codec varies, and where they meet."""
+    codec, backend = request.param
+    place = meeting(request, backend)
     # Under load a worker in Python takes longer than five seconds to dial in 512 times.
-    spec = NodeSpec(directory=folder, settings=Settings.load(dial_in_timeout=30.0))
-    with program("worker", folder, request.param) as worker, standing(spec) as node:
+    spec = NodeSpec(**place.spec(), settings=Settings.load(dial_in_timeout=30.0))
+    with program("worker", place, codec) as worker, standing(spec) as node:
         yield node, worker
 
 
@@ -210,8 +209,8 @@ async def test_a_kill_before_the_first_item(theirs: tuple[Standing, Program]) ->
 
 @pytest.mark.parametrize("codec", CODECS)
 async def test_a_worker_that_is_killed_in_mid_stream(tmp_path: Path, codec: str) -> None:
-    folder = str(tmp_path)
-    with program("worker", folder, codec) as worker, standing(NodeSpec(directory=folder)) as node:
+    place = Meeting(str(tmp_path))
+    with program("worker", place, codec) as worker, standing(NodeSpec(**place.spec())) as node:
         async with calling(node) as client:
             streams: list[list[int]] = [[] for _ in range(50)]
             took: list[float] = []
@@ -330,7 +329,7 @@ async def test_early_ends_of_a_two_way_stream(theirs: tuple[Standing, Program], 
 
 async def test_the_wrong_shape_is_told_in_time(theirs: tuple[Standing, Program]) -> None:
     """Such a worker acknowledges it and is silent then; its record does not tell the shape."""
-    spec = NodeSpec(directory=theirs[1].folder, settings=Settings.load(dial_in_timeout=2.0))
+    spec = NodeSpec(**theirs[1].place.spec(), settings=Settings.load(dial_in_timeout=2.0))
     with standing(spec) as node:
         async with calling(node) as client:
             with pytest.raises(

@@ -8,11 +8,14 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from shutil import which
+from typing import Any, NamedTuple
 
 import pytest
 
+from tests.etcd import Etcd
 from tests.waiting import wait_until, wait_until_sync
 
 VARIABLE = "CALLHOME_TEST_DYNAMO"
@@ -22,6 +25,9 @@ WHY = f"needs an interpreter with ai-dynamo-runtime=={VERSION}, named by {VARIAB
 #: How long one of its processes may take to answer; seconds.
 PATIENCE = 20.0
 _ROOT = Path(__file__).resolve().parents[2]
+
+#: Whether tests may be given an etcd (``tests.etcd.require_etcd`` says why not).
+HAVE_ETCD = bool(which("etcd") and which("etcdctl") and find_spec("aetcd"))
 
 needs_wheel = pytest.mark.skipif(not PYTHON, reason=WHY)
 
@@ -39,12 +45,48 @@ def version() -> str:
     return found.stdout.strip()
 
 
-def environment(folder: str, codec: str) -> dict[str, str]:
-    """Ours, and the variables by which its processes meet in ``folder``."""
+class Meeting(NamedTuple):
+    """Where their processes and our nodes find each other: a folder, or an etcd."""
+
+    directory: str = ""
+    etcd: str = ""
+    #: Seconds after which etcd forgets who is silent, on both sides.
+    ttl: int = 10
+
+    def variables(self) -> dict[str, str]:
+        """As Dynamo's environment names it."""
+        if self.directory:
+            return {"DYN_DISCOVERY_BACKEND": "file", "DYN_FILE_KV": self.directory}
+        return {
+            "DYN_DISCOVERY_BACKEND": "etcd",
+            "ETCD_ENDPOINTS": self.etcd.replace("etcd://", "http://"),
+            "ETCD_LEASE_TTL": str(self.ttl),
+        }
+
+    def spec(self) -> dict[str, Any]:
+        """As a NodeSpec of ours names it."""
+        return {"directory": self.directory, "etcd": self.etcd}
+
+
+def meeting(request: pytest.FixtureRequest, backend: str) -> Meeting:
+    """A new place to meet: ``file`` or ``etcd``, where one is to be had, else a folder.
+
+    For fixtures of a module, whose tests say something whichever it is.
+    """
+    if backend == "etcd" and HAVE_ETCD:
+        server: Etcd = request.getfixturevalue("etcd_server")
+        server.start()
+        server.delete("", prefix=True)
+        return Meeting(etcd=server.address)
+    factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+    return Meeting(str(factory.mktemp("records")))
+
+
+def environment(place: Meeting, codec: str) -> dict[str, str]:
+    """Ours, and the variables by which its processes meet."""
     return {
         **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        "DYN_DISCOVERY_BACKEND": "file",
-        "DYN_FILE_KV": folder,
+        **place.variables(),
         "DYN_REQUEST_PLANE": "tcp",
         "DYN_EVENT_PLANE": "zmq",
         "DYN_TCP_RPC_HOST": "127.0.0.1",
@@ -60,9 +102,9 @@ def environment(folder: str, codec: str) -> dict[str, str]:
 class Program:
     """A running program: what it said so far, and lines to tell it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: str, codec: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], place: Meeting, codec: str) -> None:
         self.process = process
-        self.folder = folder
+        self.place = place
         self.codec = codec
         self.said: list[Fields] = []
         self.noise: list[str] = []
@@ -134,7 +176,9 @@ class Program:
 
 
 @contextmanager
-def program(name: str, folder: str, codec: str = "msgpack", *arguments: str) -> Iterator[Program]:
+def program(
+    name: str, place: Meeting, codec: str = "msgpack", *arguments: str
+) -> Iterator[Program]:
     """Run one of the programs and wait until it is ready."""
     process = subprocess.Popen(
         [PYTHON, "-m", f"tests.interop.programs.{name}", *arguments],
@@ -142,9 +186,9 @@ def program(name: str, folder: str, codec: str = "msgpack", *arguments: str) -> 
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=environment(folder, codec),
+        env=environment(place, codec),
     )
-    running = Program(process, folder, codec)
+    running = Program(process, place, codec)
     try:
         running.wait(event="ready")
         yield running

@@ -11,7 +11,7 @@ from typing import Any
 
 from dynamo.runtime import Context, DistributedRuntime
 
-from tests.interop.programs.lines import obey, say
+from tests.interop.programs.lines import backend, obey, say
 
 
 def shown(value: Any) -> Any:
@@ -73,7 +73,7 @@ def parts(item: Any) -> dict[str, Any]:
 
 async def main(endpoint: str) -> None:
     """Serve orders until stdin ends."""
-    runtime = DistributedRuntime(asyncio.get_running_loop(), "file", "tcp")
+    runtime = DistributedRuntime(asyncio.get_running_loop(), backend(), "tcp")
     client = await runtime.endpoint(endpoint).client()
     async with asyncio.timeout(20):
         await client.wait_for_instances()

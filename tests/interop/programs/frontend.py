@@ -8,12 +8,12 @@ import sys
 from dynamo._core import EngineType, EntrypointArgs, make_engine, run_input
 from dynamo.runtime import DistributedRuntime
 
-from tests.interop.programs.lines import say
+from tests.interop.programs.lines import backend, say
 
 
 async def main(port: int) -> None:
     """Serve HTTP on ``port`` until the process is ended."""
-    runtime = DistributedRuntime(asyncio.get_running_loop(), "file", "tcp")
+    runtime = DistributedRuntime(asyncio.get_running_loop(), backend(), "tcp")
     arguments = EntrypointArgs(EngineType.Dynamic, http_host="127.0.0.1", http_port=port)
     engine = await make_engine(runtime, arguments)
     say(event="ready")

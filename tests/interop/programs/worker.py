@@ -10,7 +10,7 @@ from typing import Any
 
 from dynamo.runtime import DistributedRuntime
 
-from tests.interop.programs.lines import obey, say
+from tests.interop.programs.lines import backend, obey, say
 
 ERRORS: dict[str, type[BaseException]] = {
     "ValueError": ValueError,
@@ -82,7 +82,7 @@ async def converse(stream: Any, context: Any) -> AsyncIterator[Any]:
 
 async def main() -> None:
     """Serve until stdin ends."""
-    runtime = DistributedRuntime(asyncio.get_running_loop(), "file", "tcp")
+    runtime = DistributedRuntime(asyncio.get_running_loop(), backend(), "tcp")
     names = "interop.theirs.generate", "interop.theirs.converse"
     plain, both = map(runtime.endpoint, names)
 
