@@ -33,8 +33,9 @@ log = logging.getLogger("callhome.etcd")
 _PATIENCE: Final = 5.0
 #: Rounds over all members that fail before he is not kept waiting any longer.
 _ROUNDS: Final = 2
-#: Keys that are asked for at once.
+#: Keys that are asked for at once; and where values are so large that this is too much.
 _PAGE: Final = 1024
+_SMALL_PAGE: Final = 32
 #: Changes that are told in one turn of the loop, and that may wait for it.
 _TURN: Final = 256
 _WAITING: Final = 65_536
@@ -86,7 +87,8 @@ class EtcdDiscovery:
         """
         if self._seat is None and not self._stopped:
             self._loop = asyncio.get_running_loop()
-            self._seat = join(self._address, self._serve, "discovery", self._failed)
+            self._seat = join(self._address)
+            self._seat.begin(self._serve, "discovery", self._failed)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE):
                 await self._looked.wait()
@@ -145,8 +147,10 @@ class EtcdDiscovery:
 
     def _post(self, step: Callable[[], None]) -> None:
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # the loop of the actor is closed
+        try:
             self._loop.call_soon_threadsafe(step)
+        except RuntimeError:  # the loop of the actor is closed
+            self.stop()
 
     def _tell(self, changes: list[Told]) -> None:
         if not changes:
@@ -174,7 +178,7 @@ class EtcdDiscovery:
                 self._refuse(str(error))
                 await asyncio.sleep(_PAUSE)
             except _Stale as error:
-                log.warning("%s: %s; all records are listed again", self._address, error)
+                log.warning("%s: %s; all records are listed again", self._address, str(error))
 
     def _refuse(self, why: str) -> None:
         if not self._refusal:
@@ -214,11 +218,18 @@ class EtcdDiscovery:
     async def _list(self, connection: Connection) -> tuple[list[Pair], int]:
         """All keys, as far as they are looked at, at one revision."""
         rpc, pairs, revision, start = connection.rpc, list[Pair](), 0, self._prefix
+        page = _PAGE
         while True:
             request = rpc.RangeRequest(
-                key=start, range_end=_end(self._prefix), limit=_PAGE, revision=revision
+                key=start, range_end=_end(self._prefix), limit=page, revision=revision
             )
-            answer = await connection.call(connection.kv.Range, request, _PATIENCE)
+            try:
+                answer = await connection.call(connection.kv.Range, request, _PATIENCE)
+            except Refused:
+                if page == _SMALL_PAGE:
+                    raise
+                page = _SMALL_PAGE
+                continue
             revision = revision or answer.header.revision
             pairs += [Pair(each.key, each.value, each.mod_revision) for each in answer.kvs]
             if not answer.more or len(pairs) > MOST:
@@ -253,7 +264,7 @@ class EtcdDiscovery:
             sort_order=rpc.RangeRequest.SortOrder.DESCEND,
             sort_target=rpc.RangeRequest.SortTarget.MOD,
         )
-        doubts, due = 0, time.monotonic() + pause
+        doubt, due = None, time.monotonic() + pause
         while True:
             now = time.monotonic()
             held = self._table.next_due
@@ -268,9 +279,14 @@ class EtcdDiscovery:
                 self._table.shaken(now)
             due = now + pause
             newest = answer.kvs[0].mod_revision if answer.kvs else 0
-            doubts = 0 if self._table.agrees(answer.count, newest) else doubts + 1
-            if doubts > 1:
+            if self._table.agrees(answer.count, newest):
+                doubt = None
+                continue
+            # A change may be on its way. If nothing has come a whole look later, none is.
+            facts = answer.count, newest, self._table.changes
+            if doubt == facts:
                 raise _Stale("its watch has missed a change")
+            doubt = facts
 
 
 def shortened(changes: Iterable[Told]) -> list[Told]:

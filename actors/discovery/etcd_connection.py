@@ -172,6 +172,8 @@ class Connection:
         if error.code() is codes.DEADLINE_EXCEEDED:
             return Lost("it does not answer")
         text = _text(error.details() or error.code().name)
+        if "user name is empty" in text:
+            text += "; give ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD in the environment"
         lasting = (
             codes.PERMISSION_DENIED,
             codes.RESOURCE_EXHAUSTED,

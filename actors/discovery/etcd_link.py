@@ -31,6 +31,7 @@ _PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
 #: Seconds that ending the thread may take, and half of what ending a link may.
 _HANG_UP: Final = 1.0
+
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -78,6 +79,11 @@ class Link:
         while self._connection is None:
             await self._up.wait()
         return self._connection
+
+    @property
+    def away(self) -> bool:
+        """Whether etcd was tried, and could not be used."""
+        return self._told
 
     @property
     def connection(self) -> Connection | None:
@@ -148,16 +154,23 @@ class Link:
 class Seat:
     """One user's place at a link; got by ``join``. For the user's own thread."""
 
-    def __init__(self, link: Link, work: Work, name: str, when_failed: Callable[[], None]) -> None:
+    def __init__(self, link: Link) -> None:
         self.link = link
-        self._when_failed = when_failed
+        self._when_failed: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
         self._left = False
-        self.post(lambda: self._begin(work, name))
 
-    def _begin(self, work: Work, name: str) -> None:
-        self.link.when_failed.append(self._when_failed)
-        self._task = self.link.work(work, name)
+    def begin(self, work: Work, name: str, when_failed: Callable[[], None]) -> None:
+        """Run ``work`` in the thread until the place is left; ``when_failed`` is called there when
+        no member of etcd lets us in.
+        """
+
+        def begin() -> None:
+            self._when_failed = when_failed
+            self.link.when_failed.append(when_failed)
+            self._task = self.link.work(work, name)
+
+        self.post(begin)
 
     def _end(self) -> None:
         if self._task is not None:
@@ -199,9 +212,8 @@ class Seat:
         _give_back(self.link)
 
 
-def join(address: str, work: Work, name: str, when_failed: Callable[[], None]) -> Seat:
-    """A place at the link of ``address`` (``etcd://host:port,…``), and ``work`` run in its thread
-    until the place is left; ``when_failed`` is called there when no member lets us in.
+def join(address: str) -> Seat:
+    """A place at the link of ``address`` (``etcd://host:port,…``); ``leave`` it in the end.
 
     Raises SpecError where the extra is not installed.
     """
@@ -214,7 +226,7 @@ def join(address: str, work: Work, name: str, when_failed: Callable[[], None]) -
         if link is None:
             link = _thread.links[address] = Link(address, aetcd, _thread)
         link.users += 1
-        return Seat(link, work, name, when_failed)
+        return Seat(link)
 
 
 def _give_back(link: Link) -> None:
@@ -263,7 +275,7 @@ class _Thread:
                 self._stopping.set()
 
         asyncio.run_coroutine_threadsafe(close(), self.loop)
-        if last:
+        if last and threading.current_thread() is not self._thread:
             self._thread.join(_HANG_UP)
 
 

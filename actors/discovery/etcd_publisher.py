@@ -85,7 +85,8 @@ class EtcdPublisher:
 
         Raises SpecError where the extra is not installed.
         """
-        self._seat = join(self._address, self._serve, "publisher", self._release)
+        self._seat = join(self._address)
+        self._seat.begin(self._serve, "publisher", self._release)
 
     def changed(self, change: Change) -> None:
         """See ``Publisher.changed``."""
@@ -111,7 +112,7 @@ class EtcdPublisher:
                 loop.call_soon_threadsafe(settled.set)
 
         def ask() -> None:
-            if self._done >= number or seat.link.connection is None or self._refusal:
+            if self._done >= number or seat.link.away or self._refusal:
                 tell()
             else:
                 self._settling.append((number, tell))
@@ -240,7 +241,7 @@ class EtcdPublisher:
         if self._lease and await connection.renew(self._lease, self._pause) > 0:
             request = connection.rpc.LeaseTimeToLiveRequest(ID=self._lease, keys=True)
             told = await connection.call(connection.leases.LeaseTimeToLive, request, self._pause)
-            if told.TTL > 0:
+            if told.TTL >= 0:  # whole seconds, rounded down
                 keys = set(told.keys)
                 self._written = {k: v for k, v in self._written.items() if k in keys}
                 return

@@ -82,6 +82,8 @@ class Table:
         self._shaky = 0.0
         self._listed = False
         self._crowded = False
+        #: Keys written and deleted so far.
+        self.changes = 0
 
     def listed(self, pairs: Iterable[Pair], now: float) -> list[Told]:
         """All that there is, at the start or after a time in which changes may have been missed."""
@@ -106,6 +108,7 @@ class Table:
 
     def put(self, pair: Pair) -> list[Told]:
         """A key was written."""
+        self.changes += 1
         if pair.key not in self._keys and len(self._keys) >= MOST:
             if not self._crowded:
                 self._crowded = True
@@ -135,6 +138,7 @@ class Table:
 
     def deleted(self, key: bytes, now: float) -> list[Told]:
         """A key was deleted, or its lease has ended."""
+        self.changes += 1
         self._keys.pop(key, None)
         self._bad.discard(key)
         return self._miss(key, now) if key in self._told else []

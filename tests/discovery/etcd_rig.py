@@ -1,0 +1,123 @@
+"""What the tests of etcd share: nodes that publish, also in processes of their own, and readers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+
+from actors.discovery.base import Change
+from actors.discovery.etcd import EtcdDiscovery
+from actors.discovery.etcd_publisher import EtcdPublisher
+from actors.discovery.etcd_records import record_key
+from actors.messages import Added, Removed, Snapshot
+from tests.discovery.samples import engine
+from tests.etcd import Etcd
+from tests.waiting import TICK, wait_until_sync
+
+#: The shortest lease that the etcd of the tests grants, in seconds.
+TTL = 1.0
+#: How long changes may take that pass through two processes and a disk.
+PATIENCE = 200 * TICK
+
+ROOT = "v1/instances/"
+
+
+def key(instance: int) -> str:
+    return record_key("demo.shout.generate", instance).decode()
+
+
+class Heard:
+    """What a subscriber was told; it fails when something is told twice, or gone before it came."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.known: dict[int, str] = {}
+        self.wrong: list[str] = []
+
+    def __call__(self, change: Change) -> None:
+        self.changes.append(change)
+        if isinstance(change, Snapshot):
+            self.known = {each.instance: each.via for each in change.records}
+        elif isinstance(change, Added):
+            if change.record.instance in self.known:
+                self.wrong.append(f"told twice: {change}")
+            self.known[change.record.instance] = change.record.via
+        elif self.known.pop(change.record.instance, None) != change.record.via:
+            self.wrong.append(f"gone and was not there: {change}")
+
+    @property
+    def instances(self) -> set[int]:
+        return set(self.known)
+
+    @property
+    def removed(self) -> list[int]:
+        return [each.record.instance for each in self.changes if isinstance(each, Removed)]
+
+
+@contextlib.asynccontextmanager
+async def reader(
+    address: str, namespace: str = "", ttl: float = TTL
+) -> AsyncIterator[tuple[EtcdDiscovery, Heard]]:
+    """A discovery and what it tells; whatever it told made sense."""
+    discovery, heard = EtcdDiscovery(address, namespace=namespace, ttl=ttl), Heard()
+    try:
+        await discovery.subscribe(heard)
+        yield discovery, heard
+        assert heard.wrong == []
+    finally:
+        discovery.stop()
+
+
+@contextlib.asynccontextmanager
+async def publisher(
+    address: str, *instances: int, ingress: int = 9, ttl: float = TTL, namespace: str = ""
+) -> AsyncIterator[EtcdPublisher]:
+    """A publisher of these instances, which stand there when it is known."""
+    made = EtcdPublisher(
+        address, reached="10.0.0.7:7400", ingress=ingress, ttl=ttl, namespace=namespace
+    )
+    made.start()
+    try:
+        made.changed(Snapshot([engine(each) for each in instances]))
+        await made.settle(PATIENCE)
+        yield made
+    finally:
+        await made.close()
+
+
+def publish(address: str, ttl: str, *instances: str) -> None:
+    """The program of a node of its own: it publishes until its standard input ends."""
+
+    async def run() -> None:
+        async with publisher(address, *map(int, instances), ttl=float(ttl)):
+            await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+    asyncio.run(run())
+
+
+@contextlib.contextmanager
+def node(etcd: Etcd, *instances: int, ttl: float = TTL) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that publishes these; they stand there when it is known."""
+    command = [sys.executable, "-m", __name__, etcd.address, str(ttl), *map(str, instances)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    try:
+        for instance in instances:
+            wait_until_sync(partial(standing, etcd, instance), PATIENCE, f"{instance} is published")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def standing(etcd: Etcd, instance: int) -> bool:
+    return key(instance) in etcd.get(ROOT)
+
+
+if __name__ == "__main__":
+    publish(*sys.argv[1:])

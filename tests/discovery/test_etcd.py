@@ -1,0 +1,294 @@
+"""Records read from a real etcd: complete, in order, and none gone because etcd was."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from actors.discovery import etcd as etcd_module
+from actors.discovery.etcd import EtcdDiscovery
+from actors.discovery.etcd_connection import Connection
+from actors.discovery.etcd_records import Pair, Told
+from actors.messages import Added, Removed, Snapshot
+from tests.discovery.etcd_rig import PATIENCE, ROOT, TTL, Heard, key, node, publisher, reader
+from tests.discovery.samples import DYNAMO, engine
+from tests.etcd import Etcd
+from tests.ports import free_address
+from tests.waiting import TICK, wait_until
+
+
+async def test_what_one_node_writes_another_finds(etcd: Etcd) -> None:
+    etcd.put("v1/instances/bench/worker/generate/591daf1894a66ff", DYNAMO)
+    async with publisher(etcd.address, 1) as writer, reader(etcd.address) as (found, heard):
+        assert isinstance(heard.changes[0], Snapshot)
+        assert {record.via for record in found.records} == {
+            "10.0.0.7:7400/1/demo/shout/generate",
+            "127.0.0.1:41525/591daf1894a66ff/bench/worker/generate",
+        }
+        assert found.state() == ""
+        writer.changed(Added(engine(2)))
+        await wait_until(lambda: 2 in heard.known)
+        writer.changed(Removed(engine(1), "killed"))
+        await wait_until(lambda: 1 not in heard.known)
+        late = Heard()
+        subscription = await found.subscribe(late)
+        assert late.instances == {2, 0x591DAF1894A66FF}
+        subscription.cancel()
+        await writer.close()
+        await wait_until(lambda: heard.instances == {0x591DAF1894A66FF})
+        assert late.instances == {2, 0x591DAF1894A66FF}
+
+
+async def test_b145_a_namespace_sees_itself_alone(etcd: Etcd) -> None:
+    etcd.put("v1/instances/bench/worker/generate/591daf1894a66ff", DYNAMO)
+    async with (
+        publisher(etcd.address, 1, namespace="demo"),
+        publisher(etcd.address, 2, namespace="dem"),
+        reader(etcd.address, namespace="demo") as (_, demo),
+        reader(etcd.address, namespace="bench") as (_, bench),
+        reader(etcd.address, namespace="dem") as (_, none),
+    ):
+        assert demo.instances == {1}
+        assert bench.instances == {0x591DAF1894A66FF}
+        assert none.instances == set()
+
+
+async def test_what_is_no_record_is_left(etcd: Etcd, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    etcd.put(ROOT + "demo/shout/generate/7", DYNAMO)
+    async with reader(etcd.address) as (found, heard), publisher(etcd.address, 1):
+        etcd.put(ROOT + "x", "not JSON")
+        etcd.put(ROOT + "x", "not JSON either")
+        await wait_until(lambda: heard.instances == {1} and len(caplog.records) >= 2)
+        await asyncio.sleep(TTL)  # some looks, which count what is left as well
+        assert len(caplog.records) == 2
+        assert found.state() == ""
+
+
+async def test_an_etcd_that_is_away_at_the_start_is_found_when_it_comes(
+    etcd: Etcd, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with publisher(etcd.address, 1):
+        etcd.kill()
+        async with reader(etcd.address) as (found, heard):
+            assert heard.changes == [Snapshot([])]
+            assert found.state().startswith(f"{etcd.address} cannot be used, for ")
+            assert "onnection refused; see whether it runs there" in found.state()
+            etcd.start()
+            await wait_until(lambda: heard.instances == {1}, PATIENCE)
+            assert found.state() == ""
+    lost = [each for each in caplog.records if "cannot be used" in each.getMessage()]
+    back = [each for each in caplog.records if "answers again" in each.getMessage()]
+    assert len(lost) == len(back) == 1  # both users share one link, and one line
+
+
+async def test_an_etcd_that_hangs_at_the_start_is_not_waited_for_long(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_module, "_PATIENCE", 0.3)
+    etcd.freeze()
+    async with reader(etcd.address) as (found, heard):
+        assert heard.changes == [Snapshot([])]
+        assert "it has not answered yet" in found.state()
+        began = time.monotonic()
+    assert time.monotonic() - began < 10 * TICK  # to stop it takes no longer for that
+    etcd.thaw()
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["with its data", "without"])
+async def test_b147_etcd_is_killed_and_nobody_is_gone(etcd: Etcd, fresh: bool) -> None:
+    async with reader(etcd.address) as (found, heard), publisher(etcd.address, 1, 2) as writer:
+        await wait_until(lambda: heard.instances == {1, 2})
+        etcd.kill()
+        await wait_until(found.state)
+        writer.changed(Added(engine(3)))
+        await asyncio.sleep(1.5 * TTL)
+        assert heard.instances == {1, 2}
+        etcd.start(fresh=fresh)
+        await wait_until(lambda: heard.instances == {1, 2, 3}, 50 * TICK)
+        await asyncio.sleep(1.5 * TTL)  # what was held would go within that
+        assert heard.instances == {1, 2, 3}
+        assert heard.removed == []
+        assert found.state() == writer.state() == ""
+        assert set(etcd.get(ROOT)) == {key(1), key(2), key(3)}
+
+
+async def test_b141_etcd_stands_still_for_longer_than_a_lease(etcd: Etcd) -> None:
+    async with reader(etcd.address) as (_, heard), publisher(etcd.address, 1, 2):
+        await wait_until(lambda: heard.instances == {1, 2})
+        etcd.freeze()
+        await asyncio.sleep(2 * TTL)
+        etcd.thaw()
+        await asyncio.sleep(2.5 * TTL)
+        assert heard.instances == {1, 2}
+        assert heard.removed == []
+        assert set(etcd.get(ROOT)) == {key(1), key(2)}
+
+
+async def test_who_does_not_come_back_after_an_outage_goes_one_lease_later(etcd: Etcd) -> None:
+    async with reader(etcd.address) as (found, heard), publisher(etcd.address, 1):
+        with node(etcd, 5) as process:
+            await wait_until(lambda: heard.instances == {1, 5})
+            etcd.kill()
+            await wait_until(found.state)
+            process.kill()
+        etcd.start(fresh=True)
+        began = time.monotonic()
+        await wait_until(lambda: heard.removed == [5], PATIENCE)
+        assert time.monotonic() - began > TTL / 2
+        assert heard.instances == {1}
+
+
+class Unlucky(EtcdDiscovery):
+    """Something happens between its first list and its watch, or to a change on its way."""
+
+    def __init__(self, etcd: Etcd, fault: str) -> None:
+        super().__init__(etcd.address, ttl=TTL)
+        self.etcd = etcd
+        self.fault = fault
+        self.lists = 0
+
+    async def _list(self, connection: Connection) -> tuple[list[Pair], int]:
+        listed = await super()._list(connection)
+        self.lists += 1
+        if self.fault == "compacted" and self.lists == 1:
+            self.etcd.put("elsewhere", "x")
+            self.etcd.delete(key(1))
+            self.etcd.ctl("compaction", str(listed[1] + 2))
+        return listed
+
+    def _events(self, events: Iterable[Any], now: float) -> Iterable[Told]:
+        if self.fault == "dropped" and self.lists == 1:
+            return []
+        return super()._events(events, now)
+
+
+@pytest.mark.parametrize("fault", ["compacted", "dropped"])
+async def test_b150_what_the_watch_misses_is_listed(
+    etcd: Etcd, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    etcd.put(key(0x591DAF1894A66FF).replace("demo/shout", "bench/worker"), DYNAMO)
+    etcd.put(key(1), "x")
+    found, heard = Unlucky(etcd, fault), Heard()
+    try:
+        await found.subscribe(heard)
+        async with publisher(etcd.address, 2):
+            await wait_until(lambda: heard.instances == {2, 0x591DAF1894A66FF}, PATIENCE)
+        assert any("all records are listed again" in each.getMessage() for each in caplog.records)
+        assert found.lists == 2
+    finally:
+        found.stop()
+
+
+async def test_b150_readers_that_start_among_changes_end_with_the_same_records(
+    etcd: Etcd,
+) -> None:
+    """50 workers register while 10 readers start; one flaps 1,000 times."""
+    async with contextlib.AsyncExitStack() as stack:
+        writers, readers = [], []
+        for number in range(10):
+            writers.append(await stack.enter_async_context(publisher(etcd.address, ttl=5.0)))
+            for instance in range(1 + 5 * number, 6 + 5 * number):
+                writers[-1].changed(Added(engine(instance)))
+            readers.append(await stack.enter_async_context(reader(etcd.address, ttl=5.0)))
+        for number in range(1000):
+            writers[3].changed(Removed(engine(17), "flaps"))
+            writers[3].changed(Added(engine(17)))
+            if number % 10 == 0:  # else only the end of it would come to be known
+                await writers[3].settle(PATIENCE)
+        writers[0].changed(Removed(engine(2), "gone"))
+        expected = set(range(1, 51)) - {2}
+        for _, heard in readers:
+            await wait_until(lambda heard=heard: heard.instances == expected, PATIENCE)
+            assert heard.removed.count(2) <= 1
+        assert not threading.active_count() > 3  # ours, gRPC's, and the main one
+
+
+async def test_another_member_is_used_when_one_is_gone(etcd: Etcd) -> None:
+    first = free_address()
+    async with publisher(etcd.address, 1):
+        address = f"etcd://{first},{etcd.endpoint}"
+        async with reader(address) as (found, heard):
+            assert heard.instances == {1}
+            assert found.state() == ""
+
+
+class Cable:
+    """A relay to etcd that can be cut so that nobody is told."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.whole = asyncio.Event()
+        self.whole.set()
+
+    async def __call__(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        far, forth = await asyncio.open_connection("127.0.0.1", self._port)
+        with contextlib.suppress(OSError):
+            await asyncio.gather(self._carry(near, forth), self._carry(far, back))
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await self.whole.wait()
+            sink.write(data)
+        sink.close()
+
+
+async def test_a_connection_that_is_cut_in_silence_is_seen_within_a_lease(etcd: Etcd) -> None:
+    cable = Cable(int(etcd.endpoint.rpartition(":")[2]))
+    async with publisher(etcd.address, 1, ttl=3.0) as writer:
+        server = await asyncio.start_server(cable, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with reader(f"etcd://127.0.0.1:{port}", ttl=1.5) as (found, heard):
+            assert heard.instances == {1}
+            cable.whole.clear()
+            writer.changed(Added(engine(2)))
+            await wait_until(found.state, 50 * TICK)
+            assert "it does not answer" in found.state()
+            assert heard.instances == {1}
+            cable.whole.set()
+            await wait_until(lambda: heard.instances == {1, 2}, PATIENCE)
+            assert heard.removed == []
+        server.close()
+        await server.wait_closed()
+
+
+async def test_what_listens_there_and_is_no_etcd_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts, and says nothing
+        monkeypatch.setattr(etcd_module, "_PATIENCE", 0.2)
+        async with reader(f"etcd://127.0.0.1:{listener.getsockname()[1]}") as (found, heard):
+            assert heard.changes == [Snapshot([])]
+            assert found.state() != ""
+
+
+async def test_it_ends_with_the_loop_of_its_reader(etcd: Etcd) -> None:
+    def leave() -> None:
+        async def run() -> None:
+            await EtcdDiscovery(etcd.address, ttl=TTL).subscribe(lambda change: None)
+
+        asyncio.run(run())
+
+    await asyncio.to_thread(leave)
+    async with publisher(etcd.address, 1):
+        pass
+
+
+async def test_a_loop_that_stands_still_hears_everything_later(etcd: Etcd) -> None:
+    async with reader(etcd.address) as (_, heard):
+        async with publisher(etcd.address, *range(1, 400)) as writer:
+            writer.changed(Snapshot([engine(each) for each in range(300, 600)]))
+            await asyncio.to_thread(lambda: None)
+            time.sleep(2 * TTL)  # noqa: ASYNC251 - of our own thread, that is the point
+            await wait_until(lambda: heard.instances == set(range(300, 600)), PATIENCE)
+        await wait_until(lambda: not heard.known, PATIENCE)
