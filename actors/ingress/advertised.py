@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 from collections.abc import Sequence
 from typing import Final
 
@@ -131,7 +132,8 @@ class Check:
                 "back to this machine itself, others may reach it all the same"
             )
         except (OSError, CallHomeError) as error:
-            why = f"it cannot be dialled: {text_of(error)}"
+            code = error.errno if isinstance(error, OSError) else None
+            why = f"it cannot be dialled: {os.strerror(code) if code else text_of(error)}"
         else:
             if answer == self._node.encode():
                 return ""

@@ -30,13 +30,19 @@ def worker(etcd: Etcd, name: str, endpoint: str = WHO, **given: Any) -> NodeSpec
     replicas = given.pop("replicas", 1)
     args = {"name": name} | given.pop("args", {})
     engine = EngineSpec(endpoint, "tests.e2e.discovery_engines:Who", replicas=replicas, args=args)
-    own = {"settings": settings(), "ingress": IngressSpec(), "routers": [], "etcd": etcd.address}
+    own: dict[str, Any] = {
+        "settings": settings(),
+        "ingress": IngressSpec(),
+        "routers": [],
+        "etcd": etcd.address,
+    }
     return NodeSpec(name=name, engines=[engine], **own | given)
 
 
 def caller(etcd: Etcd, name: str = "a", **given: Any) -> NodeSpec:
     """A node without engines, whose router finds those of others in etcd."""
-    return NodeSpec(**{"name": name, "settings": settings(), "etcd": etcd.address} | given)
+    own: dict[str, Any] = {"name": name, "settings": settings(), "etcd": etcd.address}
+    return NodeSpec(**own | given)
 
 
 class Load:
