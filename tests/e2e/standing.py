@@ -29,6 +29,8 @@ class Standing:
     def __init__(self, cluster: Cluster, road: str) -> None:
         self.name = cluster.name
         self.road = road
+        #: Where the clients' node has its sockets.
+        self.folder = cluster.nodes[0].folder
         self.pids = {child.name: child.pid for node in cluster.nodes for child in node.children}
 
     def client(self, **settings: Any) -> Client:

@@ -32,17 +32,20 @@ from actors.errors import (
 from actors.messages import End
 from tests.e2e.cancel_engines import Work
 from tests.e2e.raw import raw_home
+from tests.e2e.standing import Standing, standing
 from tests.e2e.watching import inspect, kill, wait_idle
 from tests.waiting import TICK, wait_until
 
 #: A second, doubled once for machines that are shared.
 AT_ONCE = 50 * TICK
+#: The same where processes start meanwhile, on a busy machine. One that hangs is told as another thing.
+STARTED = 4 * AT_ONCE
 BAD = "tests.e2e.bad_engines"
 LENGTH = "t.length.go"
 CHAT = "t.chat.go"
 
 
-BIG = EngineSpec("t.big.go", f"{BAD}:big")
+BIG = EngineSpec("t.many.go", f"{BAD}:big")
 RAISES = EngineSpec("t.raises.go", f"{BAD}:raises")
 STEADY = ActorSpec("steady", f"{BAD}:Steady")
 MORTAL = ActorSpec("mortal", f"{BAD}:Steady", restart="never")
@@ -60,12 +63,19 @@ def good(*more: EngineSpec | ActorSpec, **settings: Any) -> NodeSpec:
     )
 
 
+@pytest.fixture(scope="module")
+def here() -> Iterator[Standing]:
+    """Such a node, for tests that break nothing in it: that is what they are about."""
+    with standing(good(BIG, RAISES, STEADY)) as found:
+        yield found
+
+
 @contextlib.contextmanager
-def at_once() -> Iterator[None]:
+def at_once(within: float = AT_ONCE) -> Iterator[None]:
     """Fails when the block takes longer than a mistake may."""
     began = time.monotonic()
     yield
-    assert time.monotonic() - began < AT_ONCE
+    assert time.monotonic() - began < within
 
 
 @contextlib.asynccontextmanager
@@ -83,8 +93,8 @@ async def beside(client: Client) -> AsyncIterator[None]:
     await wait_idle(client, LENGTH, CHAT)
 
 
-async def test_an_unknown_endpoint_is_named_with_its_nearest_neighbour() -> None:
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+async def test_an_unknown_endpoint_is_named_with_its_nearest_neighbour(here: Standing) -> None:
+    async with here.client() as client, beside(client):
         with (
             at_once(),
             pytest.raises(NoWorkers, match=r"'t\.lenght\.go' is unknown.*did you mean "),
@@ -104,8 +114,8 @@ async def test_an_unknown_endpoint_is_named_with_its_nearest_neighbour() -> None
                 await client.call(wrong, {})
 
 
-async def test_a_huge_name_does_not_come_back_whole() -> None:
-    async with Cluster(good(STEADY)) as cluster, cluster.client() as client, beside(client):
+async def test_a_huge_name_does_not_come_back_whole(here: Standing) -> None:
+    async with here.client() as client, beside(client):
         for huge in ("x." * 50_000, "x" * 100_000):
             with at_once(), pytest.raises(NoWorkers, match=r"'x[x.]{99}…' is unknown") as caught:
                 await client.call(huge, {})
@@ -115,8 +125,8 @@ async def test_a_huge_name_does_not_come_back_whole() -> None:
         assert len(str(dead.value)) < 400
 
 
-async def test_the_wrong_way_to_call_an_endpoint_is_named() -> None:
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+async def test_the_wrong_way_to_call_an_endpoint_is_named(here: Standing) -> None:
+    async with here.client() as client, beside(client):
         with at_once(), pytest.raises(Unsupported, match=r"stream of requests: use open\(\)"):
             await client.call(CHAT, "hello")
         with at_once(), pytest.raises(Unsupported, match=r"one request: use call\(\) or stream"):
@@ -162,8 +172,8 @@ class Other(NamedTuple):
     """A message that nobody handles."""
 
 
-async def test_a_message_that_an_actor_does_not_handle_is_named() -> None:
-    async with Cluster(good(STEADY)) as cluster, cluster.client() as client, beside(client):
+async def test_a_message_that_an_actor_does_not_handle_is_named(here: Standing) -> None:
+    async with here.client() as client, beside(client):
         steady = client.ref("steady")
         with at_once(), pytest.raises(Unsupported, match=r"'Other'; it handles Inspect, .*Work"):
             await steady.ask(Other())
@@ -174,8 +184,8 @@ async def test_a_message_that_an_actor_does_not_handle_is_named() -> None:
         assert await steady.ask(Work(3, 0.0)) == 3
 
 
-async def test_a_value_outside_the_domain_is_refused_where_it_stands() -> None:
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+async def test_a_value_outside_the_domain_is_refused_where_it_stands(here: Standing) -> None:
+    async with here.client() as client, beside(client):
         for codec in ("msgpack", "json"):
             with at_once(), pytest.raises(EncodeError, match=r'request\["a"\]\[1\]'):
                 await client.call(LENGTH, {"a": [1, object()]}, codec=codec)
@@ -189,8 +199,8 @@ async def test_a_value_outside_the_domain_is_refused_where_it_stands() -> None:
             await client.call(LENGTH, {"no": "text"})
 
 
-async def test_text_that_is_no_unicode_is_refused_and_harms_no_neighbour() -> None:
-    async with Cluster(good(BIG)) as cluster, cluster.client() as client, beside(client):
+async def test_text_that_is_no_unicode_is_refused_and_harms_no_neighbour(here: Standing) -> None:
+    async with here.client() as client, beside(client):
         for wrong in ({"metadata": {"k": "\ud800"}}, {"request_id": "\ud800"}):
             neighbour = asyncio.create_task(client.call(LENGTH, {"text": "near"}))
             await asyncio.sleep(0)
@@ -200,7 +210,7 @@ async def test_text_that_is_no_unicode_is_refused_and_harms_no_neighbour() -> No
         with at_once(), pytest.raises(LocalProtocolError, match="endpoint"):
             await client.call("t.\ud800.go", {})
         # A reason is for people: it travels with question marks.
-        stream = client.stream("t.big.go", {"size": 10})
+        stream = client.stream("t.many.go", {"size": 10})
         async with stream, client.open(CHAT) as chat:
             await chat.send("x")
             assert await chat.recv() == "you said x"
@@ -218,9 +228,9 @@ async def test_text_that_is_no_unicode_is_refused_and_harms_no_neighbour() -> No
     ],
 )
 async def test_whatever_a_handler_raises_reaches_its_caller(
-    kind: str, name: str, text: str
+    here: Standing, kind: str, name: str, text: str
 ) -> None:
-    async with Cluster(good(RAISES)) as cluster, cluster.client() as client, beside(client):
+    async with here.client() as client, beside(client):
         pid = client.ref("t.raises.go").address.pid
         with at_once():
             async with client.stream("t.raises.go", {"kind": kind}) as items:
@@ -231,10 +241,10 @@ async def test_whatever_a_handler_raises_reaches_its_caller(
         assert client.ref("t.raises.go").address.pid == pid
 
 
-async def test_bytes_that_are_no_payload_fail_their_own_stream_only() -> None:
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+async def test_bytes_that_are_no_payload_fail_their_own_stream_only(here: Standing) -> None:
+    async with here.client() as client, beside(client):
         router = client.ref("router").address
-        with raw_home(cluster.nodes[0].folder) as home:
+        with raw_home(here.folder) as home:
             for number, payload in enumerate((b"", b"\xc1", b"\x91" * 100_000, b"\x01\x02")):
                 home.open(router, number + 1, LENGTH, None, payload=payload)
                 end = await home.ended(number + 1)
@@ -251,7 +261,7 @@ async def test_a_payload_beyond_the_limit_is_refused_before_it_is_sent() -> None
         with at_once(), pytest.raises(EncodeError, match=r"request: .*65536.*payload_limit"):
             await client.call(LENGTH, {"text": "x" * 70_000})
         with at_once():
-            async with client.stream("t.big.go", {"size": 70_000}) as items:
+            async with client.stream("t.many.go", {"size": 70_000}) as items:
                 assert await anext(items) == "small"
                 with pytest.raises(EncodeError, match=r"item: .*65536.*payload_limit"):
                     await anext(items)
@@ -283,12 +293,11 @@ async def test_what_a_peer_does_not_read_is_refused_at_the_bound() -> None:
         )
 
 
-async def test_a_second_node_of_one_name_is_refused() -> None:
-    name = f"taken{os.getpid():x}"
-    running = Cluster(good(), cluster=name)
-    async with running as cluster, cluster.client() as client, beside(client):
-        pid = cluster.nodes[0].address.pid
-        with at_once(), pytest.raises(NameTaken, match=rf"'a'.*{name}.*pid {pid}.*stop"):
+async def test_a_second_node_of_one_name_is_refused(here: Standing) -> None:
+    name = here.name
+    async with here.client() as client, beside(client):
+        pid = client.ref("node").address.pid
+        with at_once(STARTED), pytest.raises(NameTaken, match=rf"'a'.*{name}.*pid {pid}.*stop"):
             async with Cluster(good(), cluster=name):
                 pass
         with at_once(), pytest.raises(SpecError, match="'a' stands twice"):
@@ -297,10 +306,12 @@ async def test_a_second_node_of_one_name_is_refused() -> None:
             NodeSpec(name="a", actors=[ActorSpec("steady", f"{BAD}:Steady")] * 2)
 
 
-async def test_a_run_folder_whose_socket_paths_are_too_long_is_refused(tmp_path: Path) -> None:
+async def test_a_run_folder_whose_socket_paths_are_too_long_is_refused(
+    here: Standing, tmp_path: Path
+) -> None:
     run = str(tmp_path / ("d" * 120))
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
-        with at_once(), pytest.raises(CallHomeError, match=r"107.*CALLHOME_RUN") as caught:
+    async with here.client() as client, beside(client):
+        with at_once(STARTED), pytest.raises(CallHomeError, match=r"107.*CALLHOME_RUN") as caught:
             async with Cluster(good(run=run)):
                 pass
         assert run in str(caught.value)
@@ -325,19 +336,20 @@ async def test_an_engine_that_does_not_come_up_is_named_with_its_stage(
     target: str, args: dict[str, object], stage: str, text: str
 ) -> None:
     bad = NodeSpec(name="b", engines=[EngineSpec("t.bad.go", target, args=args)])
-    with at_once(), pytest.raises(SpawnError, match=r"t\.bad\.go") as caught:
+    with at_once(STARTED), pytest.raises(SpawnError, match=r"t\.bad\.go") as caught:
         async with Cluster(bad):
             pass
     assert caught.value.details["stage"] == stage
     assert text in str(caught.value)
 
 
-async def test_an_engine_that_does_not_come_up_leaves_other_nodes_alone() -> None:
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
-        with at_once(), pytest.raises(SpawnError):
+async def test_an_engine_that_does_not_come_up_leaves_other_nodes_alone(here: Standing) -> None:
+    async with here.client() as client, beside(client):
+        before = (await inspect(client, "router"))["counters"]["refused"]
+        with at_once(STARTED), pytest.raises(SpawnError):
             async with Cluster(NodeSpec("b", engines=[EngineSpec("t.bad.go", f"{BAD}:Unlucky")])):
                 pass
-        assert (await inspect(client, "router"))["counters"]["refused"] == 0
+        assert (await inspect(client, "router"))["counters"]["refused"] == before
 
 
 def test_an_unknown_key_of_a_spec_is_named_with_its_path() -> None:
@@ -366,13 +378,19 @@ def test_cores_that_do_not_exist_are_named() -> None:
         )
 
 
-async def test_a_message_from_nowhere_does_not_reach_a_handler() -> None:
-    async with Cluster(good()) as cluster, cluster.client() as client, beside(client):
+async def test_a_message_from_nowhere_does_not_reach_a_handler(here: Standing) -> None:
+    async with here.client() as client, beside(client):
         engine = client.ref(LENGTH).address
-        with raw_home(cluster.nodes[0].folder) as home:
+        before = await failed(client)
+        with raw_home(here.folder) as home:
             home.open(engine, 5, "t.other.go", {"text": "x"})
             end = await home.ended(5)
             assert end.error is not None
             assert end.error[0] == Unsupported.code
-        counters = (await inspect(client, LENGTH))["counters"]
-        assert not [name for name in counters if name.startswith("errors.engine")]
+        assert await failed(client) == before
+
+
+async def failed(client: Client) -> dict[str, int]:
+    """Counters of what the handler of LENGTH raised."""
+    counters = (await inspect(client, LENGTH))["counters"]
+    return {name: count for name, count in counters.items() if name.startswith("errors.engine")}

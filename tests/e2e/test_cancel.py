@@ -13,29 +13,19 @@ from actors import Client, Cluster, EngineSpec, NodeSpec, RouterSpec
 from actors.cluster.spec import ActorSpec
 from actors.errors import Cancelled, DeadlineExceeded, LocalProtocolError
 from tests.e2e.cancel_engines import Work
-from tests.e2e.standing import cluster_on
+from tests.e2e.slow import SLOW, node
+from tests.e2e.standing import Standing, cluster_on
 from tests.e2e.watching import Trace, inspect, kill, program, wait_idle
 from tests.waiting import PATIENCE, TICK, wait_until
-
-SLOW = "t.slow.go"
-
-
-def node(trace: Trace, *, capacity: int = 64, queue: int = 1024, replicas: int = 1) -> NodeSpec:
-    """A node whose engines write a trace."""
-    engine = EngineSpec(
-        SLOW, "tests.e2e.cancel_engines:Slow", args={"trace": trace.path},
-        capacity=capacity, queue=queue, replicas=replicas,
-    )  # fmt: skip
-    return NodeSpec(name="a", routers=[RouterSpec()], engines=[engine])
 
 
 @pytest.mark.parametrize("kind", ["leave", "kill", "aclose", "task", "stop"])
 async def test_b84_a_cancel_before_the_first_item_reaches_the_handler(
-    tmp_path: Path, road: str, kind: str
+    cluster: Standing, trace: Trace, kind: str
 ) -> None:
-    trace = Trace(tmp_path)
-    async with cluster_on(node(trace), road) as cluster, cluster.client() as client:
+    async with cluster.client() as client:
         got: list[object] = []
+        before = (await inspect(client, SLOW))["counters"]
 
         async def read() -> None:
             async with stream:
@@ -65,20 +55,19 @@ async def test_b84_a_cancel_before_the_first_item_reaches_the_handler(
             seen = trace.events("cancelled")
         assert seen[0].time > began
         await wait_idle(client, SLOW)
-        counters = (await inspect(client, SLOW))["counters"]
-        assert counters["cancelled"] == 1
-        assert counters["items"] == (1 if kind == "stop" else 0)
+        after = (await inspect(client, SLOW))["counters"]
+        assert after["cancelled"] - before["cancelled"] == 1
+        assert after["items"] - before["items"] == (1 if kind == "stop" else 0)
         assert trace.count("completed") == (1 if kind == "stop" else 0)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
 async def test_b85_a_cancel_that_races_the_start_is_never_lost(
-    tmp_path: Path, road: str, how: str
+    cluster: Standing, trace: Trace, how: str
 ) -> None:
-    trace = Trace(tmp_path)
     asyncio.get_running_loop().set_debug(False)  # it makes each stream three times as long
-    async with cluster_on(node(trace), road) as cluster, cluster.client() as client:
-        for number in range(2000):
+    async with cluster.client() as client:
+        for number in range(1000):
             stream = await client.stream(
                 SLOW, {"tag": number, "polite": how == "stop", "wait": 1.0}
             ).__aenter__()
@@ -102,10 +91,9 @@ async def test_b85_a_cancel_that_races_the_start_is_never_lost(
 
 
 async def test_b85_a_task_cancelled_at_once_leaves_nothing_running(
-    tmp_path: Path, road: str
+    cluster: Standing, trace: Trace
 ) -> None:
-    trace = Trace(tmp_path)
-    async with cluster_on(node(trace), road) as cluster, cluster.client() as client:
+    async with cluster.client() as client:
         for number in range(500):
             call = asyncio.create_task(client.call(SLOW, {"tag": number, "wait": 1.0}))
             for _ in range(number % 4):
@@ -173,9 +161,8 @@ async def test_b87_cancels_overtake_a_full_mailbox(tmp_path: Path) -> None:
         assert "500" not in trace.tags("started")
 
 
-async def test_b88_a_unary_call_ends_with_its_client(tmp_path: Path, road: str) -> None:
-    trace = Trace(tmp_path)
-    async with cluster_on(node(trace), road) as cluster, cluster.client() as watcher:
+async def test_b88_a_unary_call_ends_with_its_client(cluster: Standing, trace: Trace) -> None:
+    async with cluster.client() as watcher:
         async with cluster.client() as client:
             call = asyncio.create_task(client.call(SLOW, {"wait": 60.0}))
             await trace.until("started")
@@ -185,7 +172,7 @@ async def test_b88_a_unary_call_ends_with_its_client(tmp_path: Path, road: str) 
         await trace.until("cancelled")
         await wait_idle(watcher, SLOW)
 
-        folder = cluster.nodes[0].folder
+        folder = cluster.folder
         with program("tests.e2e.caller", folder, SLOW, "5", '{"wait": 60.0}', "call") as caller:
             await trace.until("started", 6, within=300 * TICK)
             kill(caller.pid)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors import Cluster, EngineSpec, NodeSpec
+from actors import EngineSpec, NodeSpec
 from actors.errors import (
     Cancelled,
     ConnectionLost,
@@ -17,20 +17,24 @@ from actors.errors import (
 )
 from actors.messages import End, Items, Kill, Stop
 from tests.e2e.raw import raw_home
-from tests.e2e.standing import cluster_on
-from tests.e2e.test_cancel import SLOW, nested, node, queued
+from tests.e2e.slow import SLOW, node
+from tests.e2e.standing import Standing, cluster_on
+from tests.e2e.test_cancel import nested, queued
 from tests.e2e.watching import Trace, inspect, kill, wait_idle
 from tests.waiting import PATIENCE, wait_until
 
+#: What is done by hand is done on the engines' own node.
+NEAR = pytest.mark.parametrize("slow", ["node"], indirect=True)
+
 
 @pytest.mark.parametrize("kind", [Stop, Kill])
+@NEAR
 async def test_b85_a_cancel_that_comes_before_its_open_is_remembered(
-    tmp_path: Path, kind: type[Stop | Kill]
+    cluster: Standing, trace: Trace, kind: type[Stop | Kill]
 ) -> None:
-    trace = Trace(tmp_path)
-    async with Cluster(node(trace)) as cluster, cluster.client() as client:
+    async with cluster.client() as client:
         engine = client.ref(SLOW).address
-        with raw_home(cluster.nodes[0].folder) as home:
+        with raw_home(cluster.folder) as home:
             home.send(engine, kind(home.address.incarnation, 7, "no more"), control=True)
             await home.settled(engine)
             home.open(engine, 7, SLOW, {"tag": "seven"})
@@ -49,10 +53,9 @@ async def test_b85_a_cancel_that_comes_before_its_open_is_remembered(
 
 
 async def test_b93_who_waits_for_the_next_item_hears_of_the_cancel(
-    tmp_path: Path, road: str
+    cluster: Standing, trace: Trace
 ) -> None:
-    trace = Trace(tmp_path)
-    async with cluster_on(node(trace), road) as cluster, cluster.client() as client:
+    async with cluster.client() as client:
         for items in (0, 1):
             stream = client.stream(SLOW, {"items": items}, request_id="it")
             async with stream:
@@ -102,11 +105,13 @@ async def test_b94_stop_kill_and_loss_end_a_stream_in_three_ways(tmp_path: Path,
         assert [event.tag for event in trace.events("ended")] == ["stop", "kill"]
 
 
-async def test_b94_each_trace_on_the_wire_has_one_end_at_most(tmp_path: Path) -> None:
-    trace = Trace(tmp_path)
-    async with Cluster(node(trace)) as cluster, cluster.client() as client:
+@NEAR
+async def test_b94_each_trace_on_the_wire_has_one_end_at_most(
+    cluster: Standing, trace: Trace
+) -> None:
+    async with cluster.client() as client:
         engine, router = client.ref(SLOW).address, client.ref("router").address
-        with raw_home(cluster.nodes[0].folder) as home:
+        with raw_home(cluster.folder) as home:
             me = home.address.incarnation
             for stream in (1, 2):
                 home.open(router, stream, SLOW, {"tag": stream, "items": 3, "polite": True})
@@ -126,15 +131,17 @@ async def test_b94_each_trace_on_the_wire_has_one_end_at_most(tmp_path: Path) ->
         await wait_idle(client, SLOW)
 
 
-async def test_b94_a_home_that_forgets_a_stream_has_it_killed(tmp_path: Path) -> None:
-    trace = Trace(tmp_path)
-    async with Cluster(node(trace)) as cluster, cluster.client() as client:
+@NEAR
+async def test_b94_a_home_that_forgets_a_stream_has_it_killed(
+    cluster: Standing, trace: Trace
+) -> None:
+    async with cluster.client() as client:
         engine = client.ref(SLOW).address
         stream = await client.stream(SLOW, {"items": 1}).__aenter__()
         assert await anext(stream) == 0
         opened = client.runtime.home.streams.popitem()[1]  # as a home that lost its memory
         client.runtime.home._by_id.clear()
-        with raw_home(cluster.nodes[0].folder) as home:
+        with raw_home(cluster.folder) as home:
             # Anything for the stream that comes now is answered with a Kill to whoever sends it.
             home.send(client.runtime.address, Items(opened.number, 1, [b"\xc0"]))
             await wait_until(lambda: home.got(Kill), what="a Kill")
@@ -157,10 +164,9 @@ async def test_b96_siblings_of_a_failed_call_do_not_run_on(tmp_path: Path, road:
 
 
 async def test_b96_a_request_that_cannot_be_encoded_leaves_nothing(
-    tmp_path: Path, road: str
+    cluster: Standing, trace: Trace
 ) -> None:
-    trace = Trace(tmp_path)
-    async with cluster_on(node(trace), road) as cluster, cluster.client() as client:
+    async with cluster.client() as client:
         before = (await inspect(client, "router"))["counters"]["requests"]
         for _ in range(3):
             with pytest.raises(EncodeError, match=r'request\["wait"\]'):

@@ -38,6 +38,10 @@ class Trace:
         self.path = str(folder / name)
         Path(self.path).touch()
 
+    def clear(self) -> None:
+        """Forget what earlier tests did; those who write append."""
+        Path(self.path).write_text("")
+
     def events(self, what: str | None = None) -> list[Event]:
         """All events so far, or those called ``what``."""
         lines = Path(self.path).read_text().splitlines()
