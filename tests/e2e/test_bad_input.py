@@ -38,7 +38,7 @@ from tests.waiting import TICK, wait_until
 
 #: A second, doubled once for machines that are shared.
 AT_ONCE = 50 * TICK
-#: The same where processes start meanwhile, on a busy machine. One that hangs is told as another thing.
+#: The same where processes start meanwhile on a busy machine; one that hangs has another error.
 STARTED = 4 * AT_ONCE
 BAD = "tests.e2e.bad_engines"
 LENGTH = "t.length.go"
