@@ -143,7 +143,7 @@ class _One:
 def _row(status: ChildStatus, found: Mapping[str, Any], listen: str | None) -> dict[str, Any]:
     spec = status.spec.spec
     return {
-        "name": status.spec.name,
+        "name": status.spec.name + (" (old)" if status.state == "leaving" else ""),
         "role": spec["role"],
         "endpoint": spec.get("endpoint"),
         "listen": listen or None,

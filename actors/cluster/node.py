@@ -11,7 +11,7 @@ import asyncio
 import atexit
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple
 
 from actors.cluster.draining import NodeDrain
@@ -19,8 +19,11 @@ from actors.cluster.folder import NodeInfo, leave_word
 from actors.cluster.holding import Holding
 from actors.cluster.inspecting import Inspector
 from actors.cluster.plan import children, record_of
+from actors.cluster.porch import Porch
 from actors.cluster.roll import Roll
+from actors.cluster.rolling import Renewal
 from actors.cluster.spec import NodeSpec
+from actors.cluster.wishes import Wishes
 from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
 from actors.errors import CallHomeError, RemoteProtocolError, SpawnError
@@ -32,6 +35,7 @@ from actors.kernel.space import own_space
 from actors.kernel.supervisor import Supervisor
 from actors.kernel.verdicts import Verdict
 from actors.messages import Publish, Record, Withdraw
+from actors.notices import DrainTarget, RestartActors
 from transport.bus.address import Address, remove_inboxes
 from transport.shm.files import sweep_files
 
@@ -76,24 +80,31 @@ class NodeActor(Actor):
     async def on_start(self) -> None:
         """Start everything; returns when all of it serves. Raises SpawnError."""
         self._publisher = Publisher(self.runtime, self._registry, self.tasks)
-        self._supervisor = Supervisor(
-            children(
-                self._spec,
-                cluster=self._cluster,
-                folder=self._folder,
-                supervisor=self.address,
-                cpus=self._cpus,
-            ),
-            self.tasks,
-            self,
+        specs = children(
+            self._spec,
+            cluster=self._cluster,
+            folder=self._folder,
+            supervisor=self.address,
+            cpus=self._cpus,
         )
+        self._porch = Porch()
+        self._supervisor = Supervisor([*map(self._porch.give, specs)], self.tasks, self)
         self._orphans = Orphans(lambda: self._supervisor.pids)
         self._orphans.start(adopt=True)
         self._lookout = Lookout(self.runtime, self._actors, self._judged)
         self._inspector = Inspector(self.runtime, self.tasks, self._lookout)
+        graced = bool(self._spec.directory or self._spec.etcd)
         self._drain = NodeDrain(
-            self.runtime, self._registry, self.tasks, lambda actor: actor in self._lookout.unwell
+            self.runtime, self._registry, self._publisher, self.tasks, self._lookout.mute, graced
         )
+        self._renewal = Renewal(
+            self.runtime, self._registry, self._publisher, self._supervisor, self._drain,
+            self._lookout,
+        )  # fmt: skip
+        self._wishes = Wishes(
+            self.runtime, self._spec, self._registry, self._supervisor, self._drain, self._renewal,
+            self._inspector, self.tasks,
+        )  # fmt: skip
         self._registry.add(Record(self.address.incarnation, self.address, "node"))
         self.runtime.on(Publish, self._on_publish)
         self.runtime.on(Withdraw, self._on_withdraw)
@@ -109,6 +120,7 @@ class NodeActor(Actor):
         self._holding.start(self._write_info, self._lost)
 
     async def wait_drained(self, limit: float) -> int:
+        self._wishes.close()
         await self._drain.wait_drained(limit)
         return self._drain.cut
 
@@ -118,6 +130,8 @@ class NodeActor(Actor):
     async def on_stop(self) -> None:
         """Withdraw every record, then stop the actors in reverse order, by force if need be."""
         self._serves = False
+        self._wishes.close()
+        self._porch.close()
         self._lookout.stop()
         self._holding.stop()
         for record in self._registry.records:
@@ -164,8 +178,11 @@ class NodeActor(Actor):
     def on_up(self, spec: ChildSpec, address: Address, facts: Mapping[str, Any]) -> None:
         """A child serves: publish it."""
         record = record_of(spec.spec, address, facts)
-        if not (self._drain.begun and record.kind == "engine"):
+        kept_out = spec.name in self._drain.states
+        if not (record.kind == "engine" and (kept_out or self._drain.begun)):
             self._registry.add(record)
+        if kept_out:
+            self._drain.keep_out(address, "it is drained")
         where = f", listens at {record.via}" if record.via else ""
         self.progress(f"{record.kind} {spec.name} is ready (pid {address.pid}{where})")
         self._write_info()
@@ -176,7 +193,10 @@ class NodeActor(Actor):
         self._publisher.tell_down(address, reason, alive)
         self._registry.remove(address.incarnation, None, reason)
         sweep_files()
-        if self._serves:
+        if address.incarnation in self._renewal.ending:
+            self._renewal.ending.discard(address.incarnation)
+            log.info("%s %s: %s; it was to end", spec.spec["role"], address, reason)
+        elif self._serves:
             what = "it will be started again" if again else "it stays down"
             log.warning("%s %s: %s; %s", spec.spec["role"], address, reason, what)
         self._write_info()
@@ -193,6 +213,8 @@ class NodeActor(Actor):
     def on_trouble(self, spec: ChildSpec, text: str) -> None:
         """A restart failed or is given up; or a stop took force."""
         log.error("%s", text)
+        if not any(status.spec is spec and status.pid for status in self._supervisor.status()):
+            self._porch.shut(spec)
 
     def on_lost(self, spec: ChildSpec, how: Exit) -> None:
         """The node makes no sense without this one: end it, with that one's exit code."""
@@ -248,7 +270,8 @@ class NodeActor(Actor):
     @handles(Ps)
     async def ps(self, message: Ps) -> list[dict[str, Any]]:
         """One dict an actor: ``name, role, endpoint, listen, state`` (of one that is up and does
-        not go on ``frozen`` or ``stalled``, for ``since`` seconds), ``pid, cores, rss`` (bytes),
+        not go on ``frozen`` or ``stalled``, for ``since`` seconds; of one that takes nothing
+        ``draining`` or ``drained``), ``pid, cores, rss`` (bytes),
         ``restarts, reason, in_flight, queued, capacity``, of a router ``peers`` (why each cannot be
         seen, "" if it can) and ``away`` (workers that get no streams for having failed or refused,
         and which) and, if asked for, ``counters``.
@@ -256,4 +279,20 @@ class NodeActor(Actor):
         What an actor does not answer within a second is None: it is down, or too busy to say.
         """
         listens = {record.address: record.via for record in self._registry.records}
-        return await self._inspector.rows(self._supervisor.status(), listens, message.counters)
+        found = await self._inspector.rows(self._supervisor.status(), listens, message.counters)
+        for row in found:
+            if row["state"] == "up":
+                row["state"] = self._drain.states.get(row["name"], "up")
+        return found
+
+    @handles(DrainTarget)
+    async def drain(self, message: DrainTarget) -> AsyncIterator[dict[str, Any]]:
+        """See the message; used by ``callhome drain``."""
+        async for step in self._wishes.drain(message):
+            yield step
+
+    @handles(RestartActors)
+    async def restart(self, message: RestartActors) -> AsyncIterator[dict[str, Any]]:
+        """See the message; used by ``callhome restart``."""
+        async for step in self._wishes.restart(message):
+            yield step

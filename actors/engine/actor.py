@@ -109,7 +109,7 @@ class EngineActor(Actor):
     def hurry(self) -> None:
         self._drainer.hurry()
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, succeeded: bool = False) -> None:
         """See ``actors.kernel.draining``: streams that wait for a place are not new."""
         self._draining = reason
 

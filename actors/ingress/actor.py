@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from actors.config import host_port
@@ -11,7 +13,7 @@ from actors.discovery.base import Discovery, Subscription
 from actors.discovery.loads import OCCUPANCY
 from actors.discovery.record import RESERVED
 from actors.discovery.sources import Sources
-from actors.errors import Draining, Overloaded, Unsupported, WorkerUnavailable
+from actors.errors import Overloaded, Unsupported, WorkerUnavailable
 from actors.ingress.admission import Admission
 from actors.ingress.advertised import DOOR, Check, chosen, members, told
 from actors.ingress.arrival import Arrival, Letter, read_letter, read_open, transit
@@ -20,14 +22,16 @@ from actors.ingress.foreign import ForeignStream
 from actors.ingress.health import Health
 from actors.ingress.occupancy import Loads, LoadsStream
 from actors.ingress.own import OwnStream
+from actors.ingress.parting import Parting
 from actors.ingress.publishing import Publishing
 from actors.ingress.records import MOST, Records, RecordsStream
 from actors.ingress.relay import RelayedStream
 from actors.ingress.stream import Stream
 from actors.ingress.streams import Streams
-from actors.kernel.actor import Actor
+from actors.kernel.actor import Actor, handles
 from actors.kernel.draining import Drainer
 from actors.messages import Open, Record
+from actors.notices import Grace
 from transport.callhome.address import check_hostport
 from transport.callhome.link import Net
 from transport.callhome.server import Reply, RequestServer
@@ -72,7 +76,11 @@ class IngressActor(Actor):
     reach it by the address that it is bound to. Raises SpecError.
     """
 
-    def __init__(self, listen: str = "127.0.0.1:0", advertise: str = "") -> None:
+    def __init__(self, listen: str = "127.0.0.1:0", advertise: str = "", socket: int = -1) -> None:
+        """``socket``: the descriptor of a socket that is bound at ``listen`` already and that
+        outlives this ingress: so another can take its place.
+        """
+        self._socket = socket
         host, _, port = host_port(listen, "listen").rpartition(":")
         self._host, self._port = host.strip("[]"), int(port)
         self._advertise = advertise
@@ -89,7 +97,6 @@ class IngressActor(Actor):
         self._checking: asyncio.Task[None] | None = None
         self._server: RequestServer | None = None
         self._stopping = False
-        self._draining = ""
 
     def facts(self) -> dict[str, Any]:
         """What the node publishes about this ingress."""
@@ -109,9 +116,14 @@ class IngressActor(Actor):
         self.health = Health(runtime, self.records, self.streams, self.loads, self.publishing)
         runtime.timers.append(self._tick)
         self._drainer = Drainer(self, runtime, self.tasks)
+        sock = socket.socket(fileno=self._socket) if self._socket >= 0 else None
         server = RequestServer(
-            self.net, self._host, self._port, self._request, settings.max_message
+            self.net, self._host, self._port, self._request, settings.max_message, sock=sock
         )
+        self._parting = Parting(
+            runtime, server, self.streams, self.connections, self.records, self.loads,
+            self.publishing,
+        )  # fmt: skip
         server.open()
         self._server = server
         await self._settle_address(server.address)
@@ -121,6 +133,7 @@ class IngressActor(Actor):
             await self.publishing.start(
                 self.sources, self.discovery, self.reached, self.address.incarnation
             )
+            self.records.published = self.publishing.active
 
     async def _settle_address(self, bound: str) -> None:
         """What other nodes are told, and whether they can reach it."""
@@ -135,18 +148,23 @@ class IngressActor(Actor):
         """What is said at ``DOOR``: which node's ingress this is, an older one's of it as well."""
         return f"callhome {self.runtime.node or self.address.incarnation:x}"
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, succeeded: bool = False) -> None:
         """See ``actors.kernel.draining``: the node has withdrawn the records."""
-        self._draining = reason
+        self._parting.refuse(reason, succeeded)
 
     def under_way(self) -> int:
         """See ``actors.kernel.draining``."""
-        return len(self.streams.table)
+        return self._parting.under_way()
 
     def cut(self, reason: str) -> None:
         """See ``actors.kernel.draining``."""
-        for stream in list(self.streams.table.values()):
-            self.streams.fail(stream, ConnectionLost(f"{stream.record.endpoint}: {reason}"))
+        self._parting.cut(reason)
+
+    @handles(Grace)
+    async def grace(self, message: Grace) -> AsyncIterator[bool]:
+        """The node asks; a stream, so that it holds nobody up."""
+        await self._parting.wait_forgotten(message.instances)
+        yield True
 
     def shut(self) -> None:
         """The records go first, so that nobody new comes; then this actor stops like any other."""
@@ -274,8 +292,8 @@ class IngressActor(Actor):
             raise WorkerUnavailable(_STOPS)
         record = self.records.find(path)
         if record is None and path != RESERVED and path != OCCUPANCY:
-            if self._draining:
-                raise Draining(f"{shown(path)}: {self._draining}; try another worker")
+            if (draining := self._parting.refusal(path)) is not None:
+                raise draining
             raise WorkerUnavailable(f"nothing is served at path {shown(path)}")
         return record
 

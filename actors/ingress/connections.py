@@ -16,6 +16,7 @@ from actors.ingress.stream import Stream
 from actors.ingress.streams import DIAL, Streams
 from actors.kernel.tombstones import Tombstones
 from actors.messages import Credit, End, Feed, FeedEnd, FeedItem, ItemBody, Kill, Open, Stop
+from actors.notices import Leaving
 from transport.callhome.address import check_hostport
 from transport.callhome.dialer import dial
 from transport.callhome.mux import MuxConnection
@@ -61,8 +62,16 @@ class HomeConnection:
         self.knows_faults = False
         #: It has said that it takes warnings of its streams (``Warned``).
         self.knows_warnings = False
+        #: It has been told to open nothing more here.
+        self.told = False
         #: Cancels that came before the requests they mean.
         self.tombstones = Tombstones()
+
+    def leave_it(self) -> None:
+        """Tell the requester to open nothing more on this connection."""
+        if self.mux is not None and not self.told:
+            self.told = True
+            self.mux.send(Leaving())
 
     def enter(self, number: int, relay: Relay) -> None:
         """A stream by the requester's number. Raises RemoteProtocolError when it is there."""
@@ -104,6 +113,8 @@ class HomeConnection:
             lost=self.lost,
             burst=streams.runtime.port.burst,
         )
+        if connections.leaving:
+            self.leave_it()
         for number, relay in list(self.relays.items()):
             try:
                 relay.ready()
@@ -177,6 +188,14 @@ class Connections:
         self.streams = streams
         self.opened = opened
         self._by_subject: dict[str, HomeConnection] = {}
+        #: Another ingress has our place.
+        self.leaving = False
+
+    def leave(self) -> None:
+        """Another ingress has our place: whoever is connected, or will be, is sent there."""
+        self.leaving = True
+        for connection in list(self._by_subject.values()):
+            connection.leave_it()
 
     def find_subject(self, subject: str) -> HomeConnection | None:
         """The connection of a subject, dialled or not."""

@@ -8,7 +8,7 @@ came again it is told both, for whoever minds an instance must hear that it was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from actors.discovery.base import Change
@@ -18,6 +18,7 @@ from actors.ingress.connections import HomeConnection
 from actors.ingress.own import OwnStream
 from actors.kernel.runtime import Runtime
 from actors.messages import Added, Record, Removed, Snapshot
+from transport.bus.address import Address
 
 #: Streams of records at the same time; each costs memory as long as its reader is slow.
 MOST: Final = 1024
@@ -33,17 +34,43 @@ class Records:
         #: ``host:port`` that other nodes are told.
         self.reached = ""
         self._by_path: dict[str, Record] = {}
+        #: Those that were withdrawn while their engines live, and whether they are served on.
+        self._withdrawn: dict[str, tuple[Record, bool]] = {}
+        #: Others find the records beyond this node, and come for them a while longer.
+        self.published = False
         self.streams: set[RecordsStream] = set()
         #: Told of each record that comes, or comes anew, and of each that goes.
         self.when_added: Callable[[Record], None] = lambda record: None
         self.when_removed: Callable[[Record], None] = lambda record: None
+        runtime.when_down.append(self._down)
 
     def __len__(self) -> int:
         return len(self._by_path)
 
     def find(self, path: str) -> Record | None:
-        """The engine that a path names."""
-        return self._by_path.get(path)
+        """The engine that a path names; one whose record was withdrawn refuses by itself what it
+        does not take any more.
+        """
+        record = self._by_path.get(path)
+        if record is None and (withdrawn := self._withdrawn.get(path)) is not None:
+            return withdrawn[0] if withdrawn[1] else None
+        return record
+
+    def serves(self, instances: Iterable[int]) -> bool:
+        """Whether the records of any of them still stand."""
+        named = set(instances)
+        return any(record.instance in named for record in self._by_path.values())
+
+    def was_withdrawn(self, path: str) -> bool:
+        """Whether an engine that lives was served at ``path``."""
+        return path in self._withdrawn
+
+    def close_withdrawn(self, instances: Iterable[int] | None) -> None:
+        """Nobody is to come for what was withdrawn of ``instances`` (None: of all)."""
+        named = None if instances is None else set(instances)
+        for path, (record, _) in list(self._withdrawn.items()):
+            if named is None or record.instance in named:
+                self._withdrawn[path] = record, False
 
     def changed(self, change: Change) -> None:
         """What the node's registry tells."""
@@ -63,6 +90,7 @@ class Records:
             return
         path = routing_path(record)
         self._by_path[path] = record
+        self._withdrawn.pop(path, None)
         self.when_added(record)
         for stream in list(self.streams):
             stream.tell(path, {"added": self.packed(record)})
@@ -70,6 +98,8 @@ class Records:
     def _remove(self, record: Record, reason: str) -> None:
         path = routing_path(record)
         if self._by_path.pop(path, None) is not None:
+            if self.published and self.runtime.peers.alive(record.address):
+                self._withdrawn[path] = record, True
             self.when_removed(record)
             for stream in list(self.streams):
                 stream.tell(path, {"removed": self.packed(record), "reason": reason})
@@ -86,6 +116,12 @@ class Records:
         """This node serves nothing to others any more."""
         for record in list(self._by_path.values()):
             self._remove(record, reason)
+        self._withdrawn.clear()
+
+    def _down(self, address: Address, reason: str) -> None:
+        for path, (record, _) in list(self._withdrawn.items()):
+            if record.address == address:
+                del self._withdrawn[path]
 
 
 def _is_ours(record: Record) -> bool:

@@ -24,8 +24,10 @@ _LOOK: Final = 0.01
 class Drainable(Protocol):
     """What can be drained."""
 
-    def refuse(self, reason: str) -> None:
-        """From now on whatever is new is refused with ``actors.errors.Draining``."""
+    def refuse(self, reason: str, succeeded: bool = False) -> None:
+        """From now on whatever is new is refused with ``actors.errors.Draining``; "": no more.
+        ``succeeded``: whoever has its place takes it all, so nothing has to be refused.
+        """
 
     def under_way(self) -> int:
         """How many streams would be cut if it stopped now."""
@@ -48,17 +50,22 @@ class Drainer:
         self._stops = f"{runtime.address.name} stops"
         #: Somebody has asked once more, and ended the time before its limit.
         self._hurried = False
+        self._succeeded = False
         self._answering: asyncio.Task[None] | None = None
         runtime.on(Drain, self._asked)
 
     def _asked(self, sender: int, message: Drain) -> None:
         if sender != self._runtime.node:
             raise RemoteProtocolError("only the node drains its actors")
+        if message.limit < 0:
+            self._resume()
+            return
         if self._answering is not None and not self._answering.done():
             self._shorten(self._loop.time() + max(0.0, message.limit))
             return
         if message.why:
             self._stops = f"{self._runtime.address.name} stops, since {message.why}"
+        self._succeeded = message.succeeded
         work = self._answer(sender, message.limit)
         self._answering = self._tasks.create_task(work, name="drain")
 
@@ -70,6 +77,15 @@ class Drainer:
                 self._runtime.send(asker, Drained(left), control=True)
             except CallHomeError as error:
                 self._runtime.note(f"nobody waits for the end of its streams: {error}")
+
+    def _resume(self) -> None:
+        """It is not to end after all, and nothing is under way that was given a limit."""
+        if self._answering is not None:
+            self._answering.cancel()
+        self._begun = self._hurried = self._succeeded = False
+        self._until = math.inf
+        self._stops = f"{self._runtime.address.name} stops"
+        self._actor.refuse("")
 
     def hurry(self) -> None:
         """What is under way has no more time."""
@@ -86,7 +102,7 @@ class Drainer:
         until = self._loop.time() + max(0.0, limit)
         if not self._begun:
             self._begun, self._limit = True, limit
-            self._actor.refuse(self._stops)
+            self._actor.refuse(self._stops, self._succeeded)
         self._until = min(self._until, until)
         while left := self._actor.under_way():
             rest = self._until - self._loop.time()
@@ -101,7 +117,6 @@ class Drainer:
             return f"{self._stops}, and streams get no time to end (setting drain_limit)"
         if self._hurried:
             return f"{self._stops}, and was asked once more: streams get no more time to end"
-        return (
-            f"{self._stops}, and the time for streams to end is over "
-            f"(setting drain_limit, {self._limit:g} s)"
-        )
+        ours = self._limit == self._runtime.settings.drain_limit
+        what = "setting drain_limit" if ours else "the limit given"
+        return f"{self._stops}, and the time for streams to end is over ({what}, {self._limit:g} s)"

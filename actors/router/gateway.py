@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Final
 
 from actors.messages import End, Faulted, FeedCredit, Kill
-from actors.notices import Warned
+from actors.notices import Leaving, Warned
 from actors.router.muxed import TAKES, MuxRelay
 from actors.router.relay import Plane
 from transport.callhome.link import Link
@@ -33,8 +34,14 @@ _LAST: Final = frozenset({End, FeedCredit, Faulted, Warned})
 class Gateway:
     """One ingress of another node, from the first stream to it until nothing connects it."""
 
-    def __init__(self, plane: Plane, address: str) -> None:
+    def __init__(
+        self, plane: Plane, address: str, left: Callable[[Gateway], None] = lambda gateway: None
+    ) -> None:
+        """``left`` is called when the ingress behind it has made room for another."""
         self.plane = plane
+        self._left = left
+        #: No stream is opened here any more; what is open goes on.
+        self.leaving = False
         self.address = address
         self.connection: MuxConnection | None = None
         self.expected: Expected | None = None
@@ -73,6 +80,9 @@ class Gateway:
             self.plane.reception.cancel(self.expected.subject)
             self.expected = None
             self._late.clear()
+        elif self.leaving and not self.relays and self.connection is not None:
+            # Not from in here: whoever ends a stream may still have to tell something by it.
+            self.plane.runtime.plan_tick()
 
     def kill(self, relay: MuxRelay, reason: str) -> None:
         """Tell the node that a stream is not wanted, now or when it has called home."""
@@ -106,6 +116,9 @@ class Gateway:
     def _deliver(self, m: Message) -> None:
         take = TAKES.get(type(m))
         if take is None:
+            if type(m) is Leaving:
+                self._leave()
+                return
             raise RemoteProtocolError(f"a {type(m).__name__} has no use on this side")
         relay = self.relays.get(m.stream)  # type: ignore[attr-defined]
         if relay is not None:
@@ -115,6 +128,12 @@ class Gateway:
                 relay.broken(error)
         elif type(m) not in _LAST:
             self._kill_forgotten(m.stream)  # type: ignore[attr-defined]
+
+    def _leave(self) -> None:
+        if not self.leaving:
+            self.leaving = True
+            self._left(self)
+            self.plane.runtime.plan_tick()
 
     def _kill_forgotten(self, number: int) -> None:
         told = self._told
@@ -147,11 +166,15 @@ class Gateway:
     def check(self, now: float) -> None:
         """The coarse timer: pings, and whether they are answered."""
         mux = self.connection
+        if self.leaving and not self.relays:
+            self.close("its ingress has made room for another")
+            return
         if mux is not None and mux.check(now) and self._told and not mux.backlog:
             self._told.clear()
 
     def close(self, reason: str) -> None:
-        """The router stops; its streams have been ended before."""
+        """The router stops, or its ingress has; its streams have been ended before."""
+        self.expected = None
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.close(reason)

@@ -1,5 +1,6 @@
-"""A router whose node stops: it sends no more streams on, and those that go through it get their
-time: streams to other nodes, and those that its dispatch answers itself.
+"""A router that is to end: it sends no more streams on, and those that go through it get their
+time: streams to other nodes, those that its dispatch answers itself, and those that it has sent to
+an engine here which has not seen them yet. Whoever waits for such a one would lose it with us.
 
 Used by the router's actor. Streams of the node's own engines do not go through it. What it reads
 itself of other nodes goes on meanwhile, and holds nothing up.
@@ -41,15 +42,27 @@ class Leaving:
         """What a stream is told that comes now."""
         return Draining(f"{target}: {self.reason}; try another node")
 
-    def refuse(self, reason: str) -> None:
-        """From now on ``refusal`` is for whatever comes."""
+    def refuse(self, reason: str, succeeded: bool = False) -> None:
+        """From now on ``refusal`` is for whatever comes; "": nothing is refused any more."""
         self.reason = reason
 
     def under_way(self) -> int:
-        """Streams of others, and those of workers that have just died: their homes are told so
-        first, behind what the worker had sent.
+        """Streams of others, those that are on their way to an engine, and those of workers that
+        have just died: their homes are told so first, behind what the worker had sent.
         """
-        return len(self._relays()) + len(self._hosted.under_way()) + self._orphaned()
+        ours = len(self._relays()) + len(self._hosted.under_way())
+        return ours + self._on_their_way() + self._orphaned()
+
+    def _on_their_way(self) -> int:
+        return sum(
+            min(worker.unseen, worker.permits)
+            for worker in self._occupancy.workers.values()
+            if worker.unseen
+            and not worker.record.via
+            and worker.address.pid
+            and self._runtime.peers.alive(worker.address)
+            and self._runtime.vigil.well(worker.address)
+        )
 
     def _orphaned(self) -> int:
         return sum(

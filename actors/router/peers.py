@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from actors.discovery.base import Listener
 from actors.discovery.record import RESERVED, SPEAKS, BadRecord, read_record
 from actors.discovery.registry import Registry, RegistrySubscription
-from actors.errors import CallHomeError, ConnectionLost, RemoteProtocolError
+from actors.errors import CallHomeError, ConnectionLost, Draining, RemoteProtocolError
 from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import Record
@@ -47,6 +47,8 @@ class _Peer:
         self.address = address
         self._changed = changed
         self.records: dict[_Key, Record] = {}
+        #: How often the node has told all of it.
+        self.snapshots = 0
 
     def add(self, record: Record) -> None:
         key = record.instance, record.endpoint
@@ -157,7 +159,7 @@ class StaticPeers:
         pause, told, since = _FIRST_PAUSE, False, time.monotonic()
         while True:
             try:
-                await self._read(peer)
+                await self._read_on(peer)
                 error: CallHomeError = ConnectionLost(
                     f"{address} has ended the list of its records"
                 )
@@ -182,6 +184,20 @@ class StaticPeers:
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
+    async def _read_on(self, peer: _Peer) -> None:
+        """Read, and go on with its successor where an ingress has made room for one: what was known
+        holds until that one has told what it serves.
+        """
+        while True:
+            before = peer.snapshots
+            try:
+                await self._read(peer)
+            except Draining:
+                if peer.snapshots == before:
+                    raise
+            else:
+                return
+
     async def _read(self, peer: _Peer) -> None:
         own = self._runtime.address
         caller = Caller(self._runtime, lambda _: own)
@@ -200,6 +216,7 @@ class StaticPeers:
             found = item["snapshot"]
             if not isinstance(found, list) or len(found) > _MOST:
                 raise RemoteProtocolError(f"{address}: a snapshot of records is no list of them")
+            peer.snapshots += 1
             peer.replace([record for each in found if (record := self._record(address, each))])
             self.connected.add(address)
             self.failures.pop(address, None)

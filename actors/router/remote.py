@@ -64,6 +64,8 @@ class RemoteDispatch:
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._gateways: dict[str, Gateway] = {}
+        #: Those whose ingress has made room for another, until their last stream has ended.
+        self._leaving: list[Gateway] = []
         self._tombs = Tombs()
         plane.checks.append(self._check)
         plane.closers.append(self._close)
@@ -102,18 +104,29 @@ class RemoteDispatch:
         address = worker.via.partition("/")[0]
         gateway = self._gateways.get(address)
         if gateway is None:
-            gateway = self._gateways[address] = Gateway(self._plane, address)
+            gateway = self._gateways[address] = Gateway(self._plane, address, self._left)
         return gateway
+
+    def _left(self, gateway: Gateway) -> None:
+        """Another ingress is at this address now: what comes next goes there."""
+        if self._gateways.get(gateway.address) is gateway:
+            del self._gateways[gateway.address]
+        self._leaving.append(gateway)
+        self._plane.requests.retire(gateway.address)
 
     def _check(self, now: float) -> bool:
         for gateway in list(self._gateways.values()):
             gateway.check(now)
             if gateway.idle:
                 del self._gateways[gateway.address]
-        return bool(self._gateways)
+        for gateway in list(self._leaving):
+            gateway.check(now)
+            if gateway.idle:
+                self._leaving.remove(gateway)
+        return bool(self._gateways or self._leaving)
 
     def _close(self, reason: str) -> None:
-        for gateway in self._gateways.values():
+        for gateway in [*self._gateways.values(), *self._leaving]:
             gateway.close(reason)
 
     def _send(self, open: Open, worker: Record, gateway: Gateway, request: Outgoing | None) -> None:
@@ -228,5 +241,5 @@ class RemoteDispatch:
                 "connected": gateway.connection is not None,
                 "streams": len(gateway.relays),
             }
-            for gateway in self._gateways.values()
+            for gateway in [*self._gateways.values(), *self._leaving]
         ]

@@ -16,7 +16,7 @@ from typing import Final
 
 from actors.discovery.loads import FOLLOWS, OCCUPANCY, Ill, Load, read_ill, read_loads
 from actors.discovery.record import SPEAKS
-from actors.errors import CallHomeError
+from actors.errors import CallHomeError, Draining
 from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import Record
@@ -147,6 +147,8 @@ class RemoteReports:
         while True:
             try:
                 await self._read(address, followed)
+            except Draining:
+                pause = _FIRST_PAUSE  # another ingress has its place, and tells the same anew
             except CallHomeError as error:
                 log.debug(
                     "%s: %s does not tell what its workers carry: %s",

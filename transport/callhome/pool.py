@@ -133,7 +133,7 @@ class _Line:
                 self._host.tell(answered, reply)
         if reader.fault is not None:
             raise reader.fault
-        self._host.dispatch()
+        self._host.answered(self)
 
     def _ended(self, error: CallHomeError | None) -> None:
         if error is None:
@@ -162,6 +162,8 @@ class Host:
         self._closed = False
         self.address = address
         self.lines: list[_Line] = []
+        #: Connections that take no more requests, until their last reply.
+        self._retired: list[_Line] = []
         self.waiting: deque[Waiting] = deque()
         self.connecting: asyncio.Task[None] | None = None
         self.used = 0.0
@@ -172,7 +174,7 @@ class Host:
     @property
     def busy(self) -> bool:
         """Somebody waits for something here."""
-        return bool(self.waiting) or any(line.slots for line in self.lines)
+        return bool(self.waiting) or any(line.slots for line in [*self.lines, *self._retired])
 
     def send(self, request: Waiting, frame: list[Buffer]) -> None:
         """Send the request, which ``frame`` is packed from, or let it wait for a connection."""
@@ -206,6 +208,21 @@ class Host:
             frame = pack(request.path, request.headers, request.parts)
             line.put(frame, request.answered, now + self._limits.ack_timeout)
 
+    def retire(self) -> None:
+        """Use the connections that there are for nothing more: each ends behind its last reply."""
+        lines, self.lines = self.lines, []
+        self._retired += lines
+        for line in lines:
+            self.answered(line)
+
+    def answered(self, line: _Line) -> None:
+        """A connection has brought replies, or is not to bring any more."""
+        if line not in self._retired:
+            self.dispatch()
+        elif not line.slots:
+            line.link.close()
+            self.lost(line)
+
     def check(self, now: float) -> bool:
         """See to all deadlines; whether anything is left to wait for."""
         while self.waiting and self.waiting[0].deadline <= now:
@@ -214,15 +231,16 @@ class Host:
             limit = f"{self._limits.connect_timeout:g} s"
             text = f"no connection with {self.address} had room for a request within {limit}"
             self.tell(request.answered, DeadlineExceeded(text, sent="no"))
-        for line in list(self.lines):
+        for line in [*self.lines, *self._retired]:
             line.check(now, self._limits.ack_timeout)
         self.dispatch()
         return self.busy
 
     def lost(self, line: _Line) -> None:
         """A connection is gone; what has not been sent goes over another."""
-        if line in self.lines:
-            self.lines.remove(line)
+        for lines in (self.lines, self._retired):
+            if line in lines:
+                lines.remove(line)
         self.dispatch()
 
     def tell(self, answered: Answered, answer: bytes | CallHomeError) -> None:
@@ -239,7 +257,7 @@ class Host:
         if self.connecting is not None:
             self.connecting.cancel()
         self._refuse_waiting(error)
-        lines, self.lines = self.lines, []
+        lines, self.lines, self._retired = [*self.lines, *self._retired], [], []
         for line in lines:
             line.fail(error, abort=False)
 

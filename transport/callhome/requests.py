@@ -91,6 +91,14 @@ class RequestClient:
         deadline = self._net.loop.time() + self._limits.connect_timeout
         host.send(Waiting(path, headers, parts, size, answered, deadline), frame)
 
+    def retire(self, address: str) -> None:
+        """Send nothing more over the connections that there are with ``address``: another process
+        listens there now. What waits for its reply gets it.
+        """
+        host = self._hosts.get(address)
+        if host is not None:
+            host.retire()
+
     def check(self, now: float) -> bool:
         """See to deadlines, ``now`` being the monotonic clock; whether anybody waits for a reply.
 

@@ -65,6 +65,17 @@ class _Caller:
         self.slots: deque[Reply] = deque()
         link.start(self._feed, self._ended)
 
+    @property
+    def quiet(self) -> bool:
+        """Nothing was asked that is not answered, and nothing has come of another request."""
+        if self.slots or self.link.backlog or self._paused:
+            return False
+        try:
+            self._reader.eof()
+        except RemoteProtocolError:
+            return False
+        return True
+
     def send_replies(self) -> None:
         """Send the replies whose turn it is, and what follows from there being fewer."""
         slots, link = self.slots, self.link
@@ -227,6 +238,18 @@ class RequestServer:
     def open(self) -> None:
         """Begin to listen. Raises SpecError naming the setting when that is not possible."""
         self._listener.open()
+
+    def leave(self) -> None:
+        """Accept nobody any more, for somebody else does at the same socket; who is connected is
+        served. ``part`` is to be called again and again from some time later on.
+        """
+        self._listener.close()
+
+    def part(self) -> None:
+        """After ``leave``: close those connections on which nothing is under way."""
+        for caller in list(self._callers):
+            if caller.quiet:
+                caller.close()
 
     def close(self) -> None:
         """Listen no more, and close all connections behind the replies that were given."""
