@@ -70,7 +70,7 @@ async def test_who_is_reached_at_what_he_tells_says_nothing(
             assert warning(actor) == ""
             assert "0.0.0.0" not in actor.reached
             assert actor.counters.requests == 0  # nobody's request
-    assert caplog.records == []
+    assert [each for each in caplog.records if each.name != "asyncio"] == []  # a slow machine's
 
 
 async def test_nobody_somebody_else_and_no_such_name_are_told(

@@ -1,0 +1,108 @@
+"""``callhome up --join``: nodes that find each other in etcd, and what is said of it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from actors import NodeSpec
+from actors.cli.parser import parser
+from actors.cli.up import _with_roads
+from actors.cluster.script import load_spec
+from actors.errors import SpecError
+from tests.cli.tool import LIMIT, Tool, up, write_spec
+from tests.e2e.test_two_nodes import Cable
+from tests.e2e.test_two_nodes import cable as cable
+from tests.etcd import Etcd
+from tests.waiting import wait_until_sync
+
+
+def spec_of(spec: str, *options: str) -> NodeSpec:
+    """The spec that ``callhome up`` starts with these options."""
+    return _with_roads(load_spec(spec), parser().parse_args(["up", spec, *options]))
+
+
+def test_nodes_that_join_find_each_other_and_etcd_away_is_told(
+    tool: Tool, tmp_path: Path, etcd: Etcd
+) -> None:
+    join = ("--join", etcd.address)
+    (tmp_path / "far").mkdir()
+    far = write_spec(tmp_path / "far", same="same")
+    near = tmp_path / "near.toml"
+    near.write_text("[settings]\nlease_ttl = 2.0\n")
+    with up(tool, tmp_path / "far.log", far, "--node", "m2", "--namespace", "demo", *join) as there:
+        there.wait_for(f"node m2 has joined {etcd.address} (namespace demo), and advertises 127.0.")
+        (key,) = etcd.get("v1/instances/")
+        assert key.startswith("v1/instances/demo/same/run/")
+        with up(tool, tmp_path / "near.log", str(near), "--node", "m1", *join) as here:
+            here.wait_for(f"node m1 has joined {etcd.address}, and offers no engines to others")
+            here.wait_for("callhome stream demo.same.run JSON --cluster near\n")
+            found = tool.run("call", "demo.same.run", "7", "--cluster", "near")
+            assert found.stdout == "7\n"
+            shown = tool.run("ps")
+            assert "near/m1" in shown.stdout
+            assert "node/m2" in shown.stdout
+            assert "etcd" not in shown.stdout
+            etcd.kill()
+
+            def told() -> bool:
+                lines = tool.run("ps", "--cluster", "near").stdout.splitlines()
+                wanted = f"router of near/m1: {etcd.address} cannot be used, for "
+                return any(line.startswith(wanted) for line in lines)
+
+            wait_until_sync(told, LIMIT, "ps tells that etcd is away")
+            router = tool.actors("--cluster", "near")["router"]
+            assert etcd.address in router["discovery"][etcd.address]
+            assert tool.actors("--cluster", "node")["demo.same.run"]["discovery"] is None
+            assert tool.run("call", "demo.same.run", "8", "--cluster", "near").stdout == "8\n"
+        with up(tool, tmp_path / "near.log", str(near), "--node", "m3", *join) as late:
+            late.wait_for("until then nodes elsewhere are not found, and do not find this one")
+            late.wait_for(f"node m3 joins {etcd.address} as soon as it can, and offers no engines")
+            etcd.start()
+            late.wait_for("callhome stream demo.same.run JSON --cluster near\n")
+        assert there.end(signal.SIGINT) == 130
+    assert etcd.get("v1/instances/") == {}
+
+
+def test_a_node_that_joins_listens_where_it_reaches_etcd(
+    tmp_path: Path, cable: Cable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_spec(tmp_path, same="same")
+    joined = spec_of(spec, "--join", f"etcd://no.such.invalid:1,{cable.there}:2379", "--node", "m")
+    assert joined.name == "m"
+    assert joined.etcd == f"etcd://no.such.invalid:1,{cable.there}:2379"
+    assert joined.ingress is not None
+    assert joined.ingress.listen == f"{cable.here}:0"
+    local = spec_of(spec, "--join", "etcd://127.0.0.1:2379")
+    assert local.ingress is not None
+    assert local.ingress.listen == "127.0.0.1:0"
+    own = spec_of(spec, "--join", f"etcd://{cable.there}:2379", "--listen", "127.0.0.1:7400")
+    assert own.ingress is not None
+    assert own.ingress.listen == "127.0.0.1:7400"
+    monkeypatch.setenv("DYN_TCP_RPC_HOST", "127.0.0.7")
+    named = spec_of(spec, "--join", f"etcd://{cable.there}:2379")
+    assert named.ingress is not None
+    assert named.ingress.listen == "127.0.0.7:0"
+    bare = tmp_path / "bare.toml"
+    bare.write_text('name = "bare"\n')
+    assert spec_of(str(bare), "--join", "etcd://127.0.0.1:1").ingress is None  # nobody's door
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--join", "tcp://10.0.0.8:7400"], "--join: 'tcp://10.0.0.8:7400' is no etcd://host:port"),
+        (["--join", "/shared/kv"], "use --peer HOST:PORT, for a folder that nodes share --direct"),
+        (["--join", "etcd://h"], "--join 'h' is not of the form host:port"),
+        (["--join", "etcd://no.such.invalid:1"], "from which 'no.such.invalid' can be reached: "),
+        (["--node", "../x"], "--node: '../x' is not allowed"),
+        (["--namespace", "a.b"], "--namespace: 'a.b' is not allowed"),
+        (["--namespace", "other"], "engines[0].endpoint: 'demo.same.run' is not in the namespace"),
+    ],
+)
+def test_wrong_ways_to_join_are_told(tmp_path: Path, options: list[str], words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec_of(write_spec(tmp_path, same="same"), *options)
+    assert words in str(caught.value)
