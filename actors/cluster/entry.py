@@ -126,6 +126,7 @@ def make_actor(spec: dict[str, Any]) -> Actor:
                 adapter,
             )
             engine.given = given
+            engine.canary_request = spec.get("canary")
             return engine
         if not (isinstance(target, type) and issubclass(target, Actor)):
             raise SpecError(
@@ -169,6 +170,8 @@ async def running(
                 actor.sources = far.states  # type: ignore[attr-defined]
             elif spec["role"] == "ingress":
                 actor.discovery = discovery  # type: ignore[attr-defined]
+            elif spec["role"] == "engine":
+                actor.tell_ready = heart.ready  # type: ignore[attr-defined]
             actor.attach(runtime, tasks, lookup)
             try:
                 with _stage("on_start"):

@@ -143,6 +143,7 @@ def _role_keys(
         "queue": spec.queue,
         "adapter": spec.adapter_target,
         "device": spec.device,
+        "canary": spec.canary,
     }
 
 

@@ -6,15 +6,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
+from actors.engine.accounts import Account, Follower
 from actors.engine.adapt import Adapted, Handler
 from actors.engine.api import EngineContext
+from actors.engine.canary import Canary
 from actors.errors import Draining, Overloaded, Unsupported
 from actors.kernel.actor import Actor
 from actors.kernel.draining import Drainer
 from actors.kernel.requests import bytes_only
 from actors.kernel.served import Served
+from actors.kernel.serving import Serving
 from actors.messages import Faulted, Open, Report, Subscribe, Unsubscribe
 from transport.bus.address import Address
 from transport.wire.adapter import PayloadAdapter
@@ -27,37 +31,14 @@ _ERROR_ITEM = "engine.item"
 _NAMED = 4096
 
 
-class _Account:
-    """What this engine has to tell one router."""
-
-    __slots__ = ("address", "ended", "opened", "seq", "settled")
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self.seq = 0
-        self.opened = 0
-        self.settled = 0
-        self.ended: list[list[Any]] = []
-
-
-class _Follower:
-    """A home that follows this engine, an ingress: its own streams it counts itself."""
-
-    __slots__ = ("address", "mine", "seq", "told")
-
-    def __init__(self, address: Address, mine: int) -> None:
-        self.address = address
-        self.seq = 0
-        #: Streams here that are its own.
-        self.mine = mine
-        #: How many of others it was told of last; -1: it has to be told.
-        self.told = -1
-
-
 class EngineActor(Actor):
     """The actor around one engine; started by the node for each EngineSpec."""
 
     passes_errors = False
+    #: The ``canary`` of its spec, and what tells others whether it was answered ("": yes, or why it
+    #: was not); set by whoever runs it, before on_start.
+    canary_request: Any = None
+    tell_ready: Callable[[str], None] = staticmethod(lambda why: None)
 
     def __init__(
         self,
@@ -75,13 +56,15 @@ class EngineActor(Actor):
         self._adapter = adapter
         self._waiting: OrderedDict[tuple[int, int], Served] = OrderedDict()
         self._in_flight = 0
-        self._accounts: dict[int, _Account] = {}
-        self._followers: dict[int, _Follower] = {}
+        self._accounts: dict[int, Account] = {}
+        self._followers: dict[int, Follower] = {}
         #: Streams that run on behind an error item, and have settled for their router, or behind a
         #: kill, and count no more at the ingress that they came through.
         self._faulted: set[tuple[int, int]] = set()
         self._report_planned: asyncio.Handle | None = None
         self._reported = 0.0
+        #: Items of streams that are over, and error items of all.
+        self._gave = self._erred = 0
         #: Why nothing new begins, once it is to stop.
         self._draining = ""
 
@@ -95,9 +78,12 @@ class EngineActor(Actor):
         self.runtime.on(Unsubscribe, self._unsubscribed)
         self.runtime.when_down.append(self._router_down)
         self._drainer = Drainer(self, self.runtime, self.tasks)
+        self.canary = Canary(self, self.canary_request)
         await self.handler.start()
+        self.canary.start()
 
     async def on_stop(self) -> None:
+        self.canary.stop()
         if self._report_planned is not None:
             self._report_planned.cancel()
         self.adapted.close()
@@ -112,6 +98,33 @@ class EngineActor(Actor):
     def refuse(self, reason: str, succeeded: bool = False) -> None:
         """See ``actors.kernel.draining``: streams that wait for a place are not new."""
         self._draining = reason
+
+    @property
+    def serving(self) -> Serving:
+        """What its streams have in common, for its canary."""
+        return self._serving
+
+    @property
+    def has_place(self) -> bool:
+        """Whether a stream would begin at once."""
+        return not self._draining and self._in_flight < self.capacity
+
+    def good_items(self) -> int:
+        """Items that its streams have given, less those that were errors; may fall by a few that
+        were not sent in the end.
+        """
+        streams = self._serving.streams.values()
+        given = sum(each.seq + len(each.batch) for each in streams if self._is_ours(each))
+        return self._gave + given - self._erred
+
+    def _is_ours(self, stream: Served) -> bool:
+        return stream.open.target == self.endpoint
+
+    def refill(self) -> None:
+        """A place is free."""
+        while self._waiting and self._in_flight + self.canary.held < self.capacity:
+            _, waiting = self._waiting.popitem(last=False)
+            self._start(waiting)
 
     def under_way(self) -> int:
         """See ``actors.kernel.draining``: a stream that its caller has killed does not count."""
@@ -177,9 +190,9 @@ class EngineActor(Actor):
             self._refuse(stream, bytes_only(self.endpoint))
         elif self._draining:
             self._refuse(stream, Draining(f"{self.endpoint}: {self._draining}; try another worker"))
-        elif self._in_flight < self.capacity:
+        elif self._in_flight + self.canary.held < self.capacity:
             self._start(stream)
-        elif len(self._waiting) < self.queue:
+        elif len(self._waiting) < self.queue + self.canary.held:
             self._waiting[stream.key] = stream
             self._changed()
         else:
@@ -209,6 +222,7 @@ class EngineActor(Actor):
 
     def faulted(self, stream: Served) -> None:
         """An error item: its router counts the stream as settled, though it is in flight here."""
+        self._erred += self._is_ours(stream)
         if stream.key in self._faulted or stream.key not in self._serving.streams:
             return
         if stream.open.target != self.endpoint:
@@ -236,7 +250,7 @@ class EngineActor(Actor):
             self._count(stream, -1)
             self._changed()
 
-    def _settle(self, account: _Account, stream: Served, code: str) -> None:
+    def _settle(self, account: Account, stream: Served, code: str) -> None:
         account.settled += 1
         account.ended.append([*stream.key, code])
         if len(account.ended) > _NAMED:
@@ -246,6 +260,7 @@ class EngineActor(Actor):
         """A stream has left: its place is free before its End is sent."""
         if stream.open.target != self.endpoint and stream.router is None:
             return
+        self._gave += stream.seq + len(stream.batch)
         account = (
             self._accounts.get(stream.router.incarnation) if stream.router is not None else None
         )
@@ -257,9 +272,8 @@ class EngineActor(Actor):
             self._count(stream, -1)
         if self._waiting.pop(stream.key, None) is None and stream.task is not None:
             self._in_flight -= 1
-            while self._waiting and self._in_flight < self.capacity:
-                _, waiting = self._waiting.popitem(last=False)
-                self._start(waiting)
+            if self._waiting:
+                self.refill()
         self._changed(settled=True)
 
     def report(self, stream: Served) -> Report | None:
@@ -269,17 +283,17 @@ class EngineActor(Actor):
         )
         return self._report(account, []) if account is not None else None
 
-    def _account(self, router: Address | None) -> _Account | None:
+    def _account(self, router: Address | None) -> Account | None:
         if router is None:
             return None
         account = self._accounts.get(router.incarnation)
         if account is None:
             if not self.runtime.peers.watch(router):
                 return None
-            account = self._accounts[router.incarnation] = _Account(router)
+            account = self._accounts[router.incarnation] = Account(router)
         return account
 
-    def _report(self, account: _Account, ended: list[list[Any]]) -> Report:
+    def _report(self, account: Account, ended: list[list[Any]]) -> Report:
         account.seq += 1
         return Report(
             self.address.incarnation,
@@ -322,7 +336,7 @@ class EngineActor(Actor):
         for follower in self._followers.values():
             self._tell(follower)
 
-    def _tell(self, follower: _Follower) -> None:
+    def _tell(self, follower: Follower) -> None:
         others = self._in_flight + len(self._waiting) - follower.mine
         if others == follower.told:
             return
@@ -342,7 +356,7 @@ class EngineActor(Actor):
         )
         self.runtime.port.send(follower.address, report, control=True)
 
-    def _report_to(self, account: _Account) -> None:
+    def _report_to(self, account: Account) -> None:
         if self.runtime.port.backlog(account.address, control=True):
             # It does not read: one report will do, when it reads again. They are cumulative.
             self._changed()
@@ -367,7 +381,7 @@ class EngineActor(Actor):
             for key, each in self._serving.streams.items()
             if key not in self._faulted
         )
-        self._followers[home.incarnation] = follower = _Follower(home, mine)
+        self._followers[home.incarnation] = follower = Follower(home, mine)
         self._tell(follower)
 
     def _unsubscribed(self, sender: int, m: Unsubscribe) -> None:

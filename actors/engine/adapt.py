@@ -175,6 +175,18 @@ class Adapted:
         encoded = self._runtime.encode(item, stream.codec, stream.native, "item")
         return error_or_not(item, encoded)
 
+    def trial(self, stream: Served, item: Any) -> str | None:
+        """Encode an item that is sent to nobody; None, or of an error item what it says. Raises
+        CallHomeError for one that cannot be encoded.
+        """
+        if type(item) in (Encoded, EncodedError):  # whoever made it drops it
+            return "" if type(item) is EncodedError else None
+        encoded = self._encode(stream, item)
+        self._drop(encoded)
+        if not isinstance(encoded, EncodedError):
+            return None
+        return f": {item.error or '; '.join(item.comment or ()) or 'it does not say why'}"
+
     def _drop(self, item: Any) -> None:
         """Give back what an item holds that was encoded and then not sent."""
         if isinstance(item, Encoded):

@@ -25,6 +25,8 @@ A = TypeVar("A")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 BIDIRECTIONAL = "_callhome_bidirectional"
+#: In ``ctx.metadata`` of a request that is the engine's own canary, and in no other of its worker.
+CANARY = "x-callhome-canary"
 
 
 def bidirectional(function: _F) -> _F:

@@ -71,6 +71,8 @@ class Heart:
         #: When the loop was asked for a turn that has not come so far; 0: it has.
         self._asked = 0
         self._lag = 0
+        #: Since when the engine here is not ready; 0: it is.
+        self._unready = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="callhome-beats", daemon=True)
 
@@ -127,9 +129,9 @@ class Heart:
         """An engine is ready (""), or since now it is not, and ``why``. Called on the loop."""
         if self._fd < 0:
             return
-        since = time.monotonic_ns() if why else 0
+        self._unready = (self._unready or time.monotonic_ns()) if why else 0
         try:
-            os.pwrite(self._fd, pack_ready(since, why), TOLD)
+            os.pwrite(self._fd, pack_ready(self._unready, why), TOLD)
         except OSError as error:
             log.warning("%s: cannot say whether it is ready: %s", self._name, error)
 

@@ -76,8 +76,8 @@ class Process(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """``code`` is WELL or one of ``ILLNESSES``; ``since`` (monotonic seconds) and ``why`` are of the
-    latter.
+    """``code`` is WELL or one of ``ILLNESSES``; of these ``since`` (monotonic seconds) and ``why``
+    tell more.
     """
 
     code: str = WELL

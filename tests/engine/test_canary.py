@@ -1,0 +1,359 @@
+"""Conformance 36: an engine that does not answer its canary is not ready, and is again when it
+does. Engines run in this process; what they say is read from the file of their signs of life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actors import Annotated, Context, RequestStream, Settings, bidirectional
+from actors.cluster.entry import running
+from actors.engine.actor import EngineActor
+from actors.kernel.runtime import Runtime
+from actors.kernel.verdicts import Verdict
+from actors.messages import Kill
+from tests.e2e.raw import RawHome, raw_home
+from tests.waiting import wait_until
+
+ENDPOINT = "t.canary.go"
+MARK = "x-callhome-canary"
+#: Short, so that a test waits little; what is waited for has the patience of a busy machine.
+WAIT, LIMIT = 0.2, 0.3
+QUICK: dict[str, Any] = {"canary_wait": WAIT, "canary_timeout": LIMIT}
+
+
+class Rig:
+    """An engine with a canary, its runtime, and a hand-made home that opens streams of it."""
+
+    def __init__(self, actor: EngineActor, runtime: Runtime, home: RawHome) -> None:
+        self.actor = actor
+        self.runtime = runtime
+        self.home = home
+        self._stream = 0
+
+    def verdict(self) -> Verdict:
+        """What whoever looks at the engine thinks of it now."""
+        self.runtime.vigil.close()  # the next look is the first
+        return self.runtime.vigil.of(self.actor.address, time.monotonic())
+
+    async def until(self, code: str, *why: str) -> Verdict:
+        def so() -> bool:
+            found = self.verdict()
+            return found.code == code and all(each in found.why for each in why)
+
+        await wait_until(so, what=f"{code} because of {why}, not {self.verdict()}")
+        return self.verdict()
+
+    async def sent(self, more: int = 1) -> None:
+        """Wait until this many canaries more have been sent."""
+        goal = self.actor.canary.sent + more
+        await wait_until(lambda: self.actor.canary.sent >= goal, what="another canary")
+
+    def open(self, request: Any) -> int:
+        self._stream += 1
+        self.home.open(self.actor.address, self._stream, ENDPOINT, request)
+        return self._stream
+
+    def kill(self, stream: int) -> None:
+        self.home.send(self.actor.address, Kill(self.home.address.incarnation, stream, "killed"))
+
+
+@asynccontextmanager
+async def rig(
+    tmp_path: Path,
+    handler: Any,
+    request: Any = "canary",
+    *,
+    capacity: int = 2,
+    queue: int = 0,
+    adapter: Any = None,
+    **settings: Any,
+) -> AsyncIterator[Rig]:
+    spec = {
+        "run": str(tmp_path),
+        "name": "engine",
+        "role": "engine",
+        "settings": Settings(**QUICK | settings).to_dict(),
+    }
+    actor = EngineActor(handler, {}, ENDPOINT, capacity, queue, adapter)
+    actor.canary_request = request
+    async with running(spec, actor) as (_, runtime):
+        try:
+            with raw_home(str(tmp_path)) as home:
+                yield Rig(actor, runtime, home)
+        finally:
+            Behaviour.release.set()  # else the engine waits for its thread
+
+
+class Behaviour:
+    """How the handlers below answer, and what they were asked; reset by ``clean``."""
+
+    how = "well"
+    asked: list[tuple[Any, str]] = []  # noqa: RUF012 - reset by each test
+    now = 0
+    most = 0
+    release = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    Behaviour.how, Behaviour.asked, Behaviour.now, Behaviour.most = "well", [], 0, 0
+    Behaviour.release = threading.Event()
+    yield
+    Behaviour.release.set()
+
+
+def answer(request: Any, ctx: Context) -> Any:
+    """What is to be given as the one item; raises, where that is asked for."""
+    how = Behaviour.how
+    Behaviour.asked.append((request, ctx.metadata.get(MARK, "")))
+    if how == "raise":
+        raise ValueError("out of order")
+    if how == "error":
+        return Annotated(event="error", comment=["no more tokens"])
+    if how == "odd":
+        return object()
+    if how == "frame":
+        return np.zeros(200_000, "u1")
+    return request
+
+
+async def hang() -> None:
+    await wait_until(lambda: Behaviour.how != "hang", 60)
+
+
+async def generates(request: Any, ctx: Context) -> AsyncIterator[Any]:
+    Behaviour.now += 1
+    Behaviour.most = max(Behaviour.most, Behaviour.now)
+    try:
+        if Behaviour.how == "hang":
+            await hang()
+        if Behaviour.how != "nothing":
+            yield answer(request, ctx)
+            await ctx.wait_killed()  # a canary is over with its first item
+    finally:
+        Behaviour.now -= 1
+
+
+async def answers(request: Any, ctx: Context) -> Any:
+    if Behaviour.how == "hang":
+        await hang()
+    return answer(request, ctx)
+
+
+def in_a_thread(request: Any, ctx: Context) -> Iterator[Any]:
+    Behaviour.now += 1
+    Behaviour.most = max(Behaviour.most, Behaviour.now)
+    try:
+        if Behaviour.how == "hang":
+            Behaviour.release.wait()
+        if Behaviour.how != "nothing":
+            yield answer(request, ctx)
+    finally:
+        Behaviour.now -= 1
+
+
+@bidirectional
+async def reads(requests: RequestStream[Any], ctx: Context) -> AsyncIterator[Any]:
+    if Behaviour.how == "hang":
+        await hang()
+    async for request in requests:  # ends: a canary is one item, and the end
+        if Behaviour.how != "nothing":
+            yield answer(request, ctx)
+
+
+SHAPES = [generates, answers, in_a_thread, reads]
+
+
+@pytest.mark.parametrize("handler", SHAPES)
+async def test_c36_ready_not_ready_ready(tmp_path: Path, handler: Callable[..., Any]) -> None:
+    """Conformance 36, for engines of all four shapes and all ways not to answer."""
+    async with rig(tmp_path, handler) as at:
+        assert at.verdict().well, "it has started"
+        await at.sent()
+        assert at.verdict().well
+        assert Behaviour.asked[0] == ("canary", "1")
+        faults = {
+            "raise": "its canary raised ValueError: out of order",
+            "error": "its canary got an error item",
+            "odd": "its canary raised transport.errors.EncodeError: ",
+            "nothing": "its canary got no item, and no error",
+            "hang": "its canary got no item within 0.3 s",
+        }
+        if handler is answers:
+            del faults["nothing"]
+        since = 0.0
+        for how, why in faults.items():
+            Behaviour.how = how
+            found = await at.until("unready", why)
+            since = since or found.since
+            assert found.since == since, "it has not been ready meanwhile"
+        Behaviour.how = "well"
+        Behaviour.release.set()
+        await at.until("well")
+        Behaviour.how = "frame"
+        await at.sent(2)
+        assert at.verdict().well
+        assert at.actor.canary.failed >= len(faults)
+        assert at.actor.counters.requests == 0, "no canary counts as a request"
+        memory = at.runtime.memory
+        await wait_until(lambda: not memory.statistics().slots, what="its frames are given back")
+    assert Behaviour.now == 0
+
+
+async def test_c36_an_error_item_says_what(tmp_path: Path) -> None:
+    Behaviour.how = "error"
+    async with rig(tmp_path, generates) as at:
+        await at.until("unready", "its canary got an error item: no more tokens")
+
+
+class Adapter:
+    """Reads and writes JSON text."""
+
+    def decode(self, data: bytes) -> Any:
+        if Behaviour.how == "deaf":
+            raise ValueError("cannot read")
+        return ["adapted", json.loads(data)]
+
+    def encode(self, item: Any) -> tuple[bytes, bool, bool]:
+        return json.dumps(item).encode(), Behaviour.how == "marked", False
+
+
+@pytest.mark.parametrize("handler", SHAPES)
+async def test_c36_an_adapter_is_on_the_way(tmp_path: Path, handler: Callable[..., Any]) -> None:
+    async with rig(tmp_path, handler, {"a": 1}, adapter=Adapter(), codec="json") as at:
+        await at.sent()
+        await wait_until(lambda: Behaviour.asked)
+        assert Behaviour.asked[0][0] == ["adapted", {"a": 1}]
+        assert at.verdict().well
+        Behaviour.how = "deaf"
+        await at.until("unready", "cannot read")
+        Behaviour.how = "marked"
+        await at.until("unready", "its canary got an error item")
+        Behaviour.how = "well"
+        await at.until("well")
+
+
+async def test_c36_real_items_are_as_good_as_a_canary_and_error_items_are_not(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, generates, capacity=500, canary_wait=1.0) as at:
+        await wait_until(lambda: at.actor.canary.sent and not at.actor.canary.held)
+        before = at.actor.canary.sent
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            at.open("real")
+            await asyncio.sleep(0.05)
+        assert at.actor.canary.sent == before, "there were items all the time"
+        Behaviour.how = "error"
+        for _ in range(4):
+            at.open("real")
+        await at.sent()
+        await at.until("unready")
+        Behaviour.how = "well"
+        at.actor.canary._due += 1000.0  # so that it is no canary that finds it well
+        at.open("real")
+        await at.until("well")
+
+
+async def test_c36_where_all_places_are_taken_no_canary_is_sent_and_the_verdict_stays(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, generates, capacity=1) as at:
+        await at.sent()
+        Behaviour.how = "hang"
+        await at.until("unready")
+        Behaviour.how = "well"
+        await at.until("well")
+        stream = at.open("real")
+        await wait_until(lambda: at.actor._in_flight == 1)
+        Behaviour.how = "hang"
+        await asyncio.sleep(3 * WAIT)
+        before = at.actor.canary.sent
+        await asyncio.sleep(4 * WAIT)
+        assert at.actor.canary.sent == before
+        assert at.verdict().well, "a busy worker is not a dead one"
+        at.kill(stream)
+        await at.until("unready")
+
+
+async def test_c36_a_canary_has_a_place_and_a_stream_waits_for_it(tmp_path: Path) -> None:
+    """The engine is made for one stream at a time, and has no queue."""
+    Behaviour.how = "hang"
+    async with rig(tmp_path, generates, capacity=1, canary_timeout=30.0) as at:
+        await wait_until(lambda: Behaviour.now == 1)
+        first, second = at.open("real"), at.open("real")
+        end = await at.home.ended(second)
+        assert end.error is not None
+        assert end.error[0] == "overloaded"
+        assert Behaviour.most == 1
+        Behaviour.how = "well"
+        await wait_until(lambda: ("real", "") in Behaviour.asked)
+        assert Behaviour.most == 1
+        at.kill(first)
+
+
+async def test_c36_a_handler_that_hangs_in_its_thread_keeps_its_place_and_gets_no_other(
+    tmp_path: Path,
+) -> None:
+    Behaviour.how = "hang"
+    async with rig(tmp_path, in_a_thread) as at:
+        await at.until("unready", "no item within 0.3 s; its handler has not ended since")
+        await asyncio.sleep(5 * WAIT)
+        assert (at.actor.canary.sent, at.actor.canary.failed) == (1, 1)
+        assert at.actor.canary.stuck
+        assert at.actor.canary.held == Behaviour.now == 1
+        Behaviour.how = "well"
+        stream = at.open("real")  # another place is free
+        assert (await at.home.ended(stream)).error is None
+        await at.until("well")
+        Behaviour.release.set()
+        await at.sent()
+        assert at.verdict().well
+        assert Behaviour.most == 2
+
+
+@pytest.mark.parametrize("settings", [{"canary_wait": 0.0}, {"frozen_after": 0.0}])
+async def test_c36_none_is_sent_where_none_is_wanted(
+    tmp_path: Path, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rig(tmp_path, generates, **settings) as at:
+        await asyncio.sleep(3 * WAIT)
+        assert not Behaviour.asked
+        assert at.verdict().well
+    told = [each.getMessage() for each in caplog.records if "canary" in each.getMessage()]
+    assert bool(told) == ("frozen_after" in settings)
+
+
+async def test_c36_without_a_canary_an_engine_is_always_ready(tmp_path: Path) -> None:
+    async with rig(tmp_path, generates, None) as at:
+        Behaviour.how = "hang"
+        await asyncio.sleep(3 * WAIT)
+        assert at.verdict().well
+        assert not at.actor.canary.sent
+
+
+async def test_c36_an_engine_that_drains_is_sent_none_and_stops_with_one_under_way(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, generates) as at:
+        await at.sent()
+        at.actor.refuse("it stops")
+        await asyncio.sleep(2 * WAIT)
+        before = at.actor.canary.sent
+        await asyncio.sleep(3 * WAIT)
+        assert at.actor.canary.sent == before
+        at.actor._draining = ""
+        Behaviour.how = "hang"
+        await wait_until(lambda: Behaviour.now == 1)
+    assert Behaviour.now == 0, "it was killed"
