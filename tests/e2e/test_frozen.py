@@ -28,11 +28,13 @@ from actors import (
 )
 from actors.cluster.node import Ps
 from actors.errors import AllBusy, DeadlineExceeded, LocalProtocolError, WorkerUnavailable
+from actors.kernel.calls import Caller
 from actors.kernel.watchful import OnWarning
 from tests.e2e.standing import ROADS, Standing, inspect, standing, wait_idle
 from tests.e2e.watching import kill
 from tests.ports import free_address
 from tests.waiting import PATIENCE, TICK, wait_until
+from transport.bus.address import Address
 
 GO = "t.count.go"
 #: What is noticed is noticed within this; the default is 3, and works by the same sums.
@@ -83,22 +85,37 @@ async def states(client: Client) -> dict[int, str]:
     return {each.instance: each.state for each in await client.workers(GO)}
 
 
+async def seen(client: Client) -> list[dict[int, str]]:
+    """The same by each router of the client's node: each finds out for itself, and calls go through
+    them in turn."""
+    routers = [each.address for each in Client.records(client) if each.kind == "router"]
+    if not routers:  # a client from outside routes by itself
+        return [await states(client)]
+    return [await seen_by(client, router) for router in routers]
+
+
+async def seen_by(client: Client, router: Address) -> dict[int, str]:
+    """The same by that router."""
+    asked = await Caller(client.runtime, lambda _: router).call("Workers", [GO])
+    return {each["instance"]: each["state"] for each in asked}
+
+
 async def wait_state(client: Client, instance: int, state: str, within: float) -> float:
-    """Seconds until a worker is in this state."""
+    """Seconds until a worker is in this state for all routers."""
     began = time.monotonic()
 
     async def so() -> bool:
-        return (await states(client)).get(instance) == state
+        return all(each.get(instance) == state for each in await seen(client))
 
     await wait_until(so, within, f"{instance} is {state}")
     return time.monotonic() - began
 
 
 async def workers(client: Client) -> list[tuple[int, int]]:
-    """Instance and pid of both workers, as soon as both are known and free."""
+    """Instance and pid of both workers, as soon as both are known to all routers and free."""
 
     async def both() -> bool:
-        return list((await states(client)).values()) == ["free", "free"]
+        return all(list(each.values()) == ["free", "free"] for each in await seen(client))
 
     await wait_until(both, what="two free workers")
     pids = {each.instance: each.address.pid for each in client.records() if each.endpoint == GO}
@@ -190,6 +207,7 @@ async def never_awaited(warning: StreamWarning) -> None:
 @pytest.mark.parametrize("listener", [never_awaited, 7])
 async def test_b38_who_is_to_be_warned_can_be_called(near: Standing, listener: OnWarning) -> None:
     async with near.client() as client:
+        assert len(await seen(client)) == 2, "each router is asked"
         with pytest.raises(LocalProtocolError, match="on_warning"):
             client.stream(GO, {}, on_warning=listener)
         with pytest.raises(LocalProtocolError, match="on_warning"):
@@ -208,8 +226,7 @@ async def test_b38_a_blocked_loop_and_a_held_interpreter_are_stalled(near: Stand
             slow = [asyncio.ensure_future(gather(each)) for each in (slept, held)]
 
             async def both() -> bool:
-                seen = [await states(client), await states(client)]  # by either router
-                return all(set(each.values()) == {"stalled"} for each in seen)
+                return all(set(each.values()) == {"stalled"} for each in await seen(client))
 
             await wait_until(both, LIMIT + SLACK, "both are stalled")
             with pytest.raises(AllBusy, match=r"2 stalled.*is stalled since"):
