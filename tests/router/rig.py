@@ -10,7 +10,7 @@ from typing import Any
 
 from actors import Settings
 from actors.cluster.entry import running
-from actors.discovery.base import Change, Listener
+from actors.discovery.base import Change, Discovery, Listener
 from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import Added, Record, Removed, Snapshot
@@ -87,15 +87,16 @@ async def router_rig(
     *records: Record,
     peers: tuple[str, ...] = (),
     follows: bool = False,
+    discovery: Discovery | None = None,
     **settings: Any,
 ) -> AsyncIterator[RouterRig]:
-    """A router in ``folder`` that knows ``records``; ``follows`` loads of other nodes, or leaves
-    alone who plays one.
+    """A router in ``folder`` that knows ``records``, or what ``discovery`` finds; ``follows`` loads
+    of other nodes, or leaves alone who plays one.
     """
     given = Settings(**settings)
     told = Told(*records)
     actor = RouterActor()
-    actor.discovery = told
+    actor.discovery = discovery or told
     actor.static_peers = list(peers)
     actor.follows = follows
     actor.patience = 3 * TICK  # what stands for a worker need not read a good-bye
