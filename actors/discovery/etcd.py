@@ -18,10 +18,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from actors.discovery.base import Listener
-from actors.discovery.etcd_connection import Connection, Lost, Refused, Watch
+from actors.discovery.etcd_connection import (
+    Connection,
+    Failed,
+    Lost,
+    Refused,
+    Watch,
+    together,
+)
 from actors.discovery.etcd_link import Link, Seat, join
 from actors.discovery.etcd_records import MOST, Pair, Table, Told, prefix_of
 from actors.discovery.registry import Registry, RegistrySubscription
@@ -43,7 +51,7 @@ _WAITING: Final = 65_536
 _PAUSE: Final = 1.0
 
 
-class _Stale(Exception):
+class _Stale(Failed):
     """Changes were missed, or may have been: list again."""
 
 
@@ -207,11 +215,7 @@ class EtcdDiscovery:
         )
         watch = await connection.watch(rpc.WatchRequest(create_request=create))
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._read(watch), name="etcd watch")
-                group.create_task(self._check(connection), name="etcd check")
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            await together(partial(self._read, watch), partial(self._check, connection))
         finally:
             watch.end()
 
@@ -224,7 +228,7 @@ class EtcdDiscovery:
                 key=start, range_end=_end(self._prefix), limit=page, revision=revision
             )
             try:
-                answer = await connection.call(connection.kv.Range, request, _PATIENCE)
+                answer = await connection.call("Range", request, _PATIENCE)
             except Refused:
                 if page == _SMALL_PAGE:
                     raise
@@ -273,7 +277,7 @@ class EtcdDiscovery:
             self._tell(self._table.due(now))
             if now < due:
                 continue
-            answer = await connection.call(connection.kv.Range, request, pause)
+            answer = await connection.call("Range", request, pause)
             asked, now = now, time.monotonic()
             if now - asked > pause * 3 / 4:  # stood still nearly long enough for leases to end
                 self._table.shaken(now)

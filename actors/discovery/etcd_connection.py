@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final
 
 from actors.errors import SpecError
@@ -32,16 +32,38 @@ _OPTIONS: Final = {
 }
 
 
-class Lost(Exception):
+class Failed(Exception):
+    """What can go wrong with etcd; its text says why."""
+
+
+class Lost(Failed):
     """The connection is of no use any more; its text says why."""
 
 
-class Refused(Exception):
+class Refused(Failed):
     """etcd has answered, and does not do it; its text says why."""
 
 
 class Gone(Refused):
     """What was named, such as a lease, is not there any more."""
+
+
+async def together(*steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run all to their end; the first that fails ends the others. Raises what that raises, where
+    it is a Failed, without what it came from.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            for step in steps:
+                group.create_task(step(), name="etcd step")
+    except ExceptionGroup as errors:
+        first = errors.exceptions[0]
+        if not isinstance(first, Failed):
+            raise
+    else:
+        return
+    # A new one: group, frames and the old one hold each other, and with them the connection.
+    raise type(first)(str(first))
 
 
 def load_aetcd(address: str) -> Any:
@@ -76,10 +98,8 @@ class Connection:
         #: Somebody has used it with success.
         self.proved = False
         self.why = ""
-        #: Stubs of etcd's keys and of its leases; there once it is open.
-        self.kv: Any = None
-        self.leases: Any = None
-        self._watches: Any = None
+        #: What etcd can be asked, by the name that etcd gives it; nothing while this is not open.
+        self._methods: dict[str, Any] = {}
         self._metadata: Any = None
 
     async def open(self) -> None:
@@ -87,13 +107,8 @@ class Connection:
         try:
             async with asyncio.timeout(2 * _DIAL):  # two calls with a limit each
                 await self._client.connect()
-                # Kept here, as the client drops its own when it is closed while one is in use.
-                self.kv, self.leases = self._client.kvstub, self._client.leasestub
-                self._watches = self.rpc.WatchStub(self._client.channel)
-                self._metadata = self._client.metadata
-                status = await self.call(
-                    self._client.maintenancestub.Status, self.rpc.StatusRequest(), _DIAL
-                )
+                self._collect()
+                status = await self.call("Status", self.rpc.StatusRequest(), _DIAL)
         except TimeoutError:
             raise Lost("it does not answer") from None
         except self._errors.ClientError as error:
@@ -105,8 +120,21 @@ class Connection:
         if not status.leader:
             raise Lost("it has no leader")
 
+    def _collect(self) -> None:
+        client = self._client
+        self._metadata = client.metadata
+        self._methods["Watch"] = self.rpc.WatchStub(client.channel).Watch
+        for stub, names in (
+            (client.kvstub, ("Range", "Put", "Txn")),
+            (client.leasestub, ("LeaseGrant", "LeaseKeepAlive", "LeaseTimeToLive", "LeaseRevoke")),
+            (client.maintenancestub, ("Status",)),
+        ):
+            self._methods |= {name: getattr(stub, name) for name in names}
+
     async def close(self) -> None:
         """Never raises; bounded."""
+        # gRPC closes its socket when the last reference to channel and calls is gone.
+        self._methods.clear()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_HANG_UP):
                 await self._client.close()
@@ -122,8 +150,17 @@ class Connection:
         """Returns when it has been given up."""
         await self._lost.wait()
 
-    async def call(self, method: Any, request: Any, limit: float) -> Any:
-        """One request and its answer, within ``limit`` seconds. Raises Lost, Refused."""
+    def _method(self, name: str) -> Any:
+        method = self._methods.get(name)
+        if method is None:
+            raise Lost(self.why or "the connection has ended")
+        return method
+
+    async def call(self, name: str, request: Any, limit: float) -> Any:
+        """One request, as etcd names it, and its answer, within ``limit`` seconds. Raises Lost,
+        Refused.
+        """
+        method = self._method(name)
         with self.failing():
             return await method(request, timeout=limit, metadata=self._metadata)
 
@@ -133,8 +170,9 @@ class Connection:
         Raises Lost, Refused.
         """
         request = self.rpc.LeaseKeepAliveRequest(ID=lease)
+        method = self._method("LeaseKeepAlive")
         with self.failing():
-            call = self.leases.LeaseKeepAlive(timeout=limit, metadata=self._metadata)
+            call = method(timeout=limit, metadata=self._metadata)
             try:
                 await call.write(request)
                 answer = await call.read()
@@ -146,8 +184,9 @@ class Connection:
 
     async def watch(self, request: Any) -> Watch:
         """A watch. Raises Lost, Refused."""
+        method = self._method("Watch")
         with self.failing():
-            call = self._watches.Watch(metadata=self._metadata)
+            call = method(metadata=self._metadata)
             await call.write(request)
         return Watch(self, call)
 
@@ -157,6 +196,7 @@ class Connection:
         try:
             yield
         except (self.rpc.AioRpcError, self.rpc.BaseError, asyncio.InvalidStateError) as error:
+            error.__traceback__ = None  # its frames hold the call
             raise self._failure(error) from None
         except asyncio.CancelledError:
             # So gRPC ends what is under way on a channel that is closed.
@@ -208,8 +248,10 @@ class Watch:
         return answer
 
     def end(self) -> None:
-        """A second call does nothing."""
-        self._call.cancel()
+        """Nothing can be read any more; a second call does nothing."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
 
 
 def _text(error: object) -> str:

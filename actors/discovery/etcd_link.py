@@ -104,9 +104,10 @@ class Link:
 
     async def hang_up(self) -> None:
         """Nobody uses it any more."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait([self._keeping], timeout=2 * _HANG_UP)
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            keeping.cancel()
+            await asyncio.wait([keeping], timeout=2 * _HANG_UP)
 
     async def _keep(self) -> None:
         """Always one connection, as far as that can be had."""
@@ -173,9 +174,10 @@ class Seat:
         self.post(begin)
 
     def _end(self) -> None:
-        if self._task is not None:
+        task, self._task = self._task, None
+        if task is not None:
             self.link.when_failed.remove(self._when_failed)
-            self._task.cancel()
+            task.cancel()
 
     def post(self, step: Callable[[], None]) -> None:
         """Have ``step`` called in the thread, behind all that was posted before."""
@@ -188,9 +190,9 @@ class Seat:
         """
 
         async def finish() -> None:
-            if self._task is not None:
-                self._task.cancel()
-                await asyncio.wait([self._task])
+            if (task := self._task) is not None:
+                self._end()
+                await asyncio.wait([task])
             await last()
 
         future = asyncio.run_coroutine_threadsafe(finish(), self.link.thread.loop)

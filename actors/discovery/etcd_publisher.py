@@ -18,12 +18,12 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
 from actors.discovery.base import Change
-from actors.discovery.etcd_connection import Connection, Gone, Lost, Refused
+from actors.discovery.etcd_connection import Connection, Gone, Lost, Refused, together
 from actors.discovery.etcd_link import Link, Seat, join
 from actors.discovery.etcd_records import record_key
 from actors.discovery.record import pack_record, within
@@ -240,7 +240,7 @@ class EtcdPublisher:
         """Afterwards there is a lease, and what hangs on it no more is to be written again."""
         if self._lease and await connection.renew(self._lease, self._pause) > 0:
             request = connection.rpc.LeaseTimeToLiveRequest(ID=self._lease, keys=True)
-            told = await connection.call(connection.leases.LeaseTimeToLive, request, self._pause)
+            told = await connection.call("LeaseTimeToLive", request, self._pause)
             if told.TTL >= 0:  # whole seconds, rounded down
                 keys = set(told.keys)
                 self._written = {k: v for k, v in self._written.items() if k in keys}
@@ -256,7 +256,7 @@ class EtcdPublisher:
                 self._ttl,
             )
         request = connection.rpc.LeaseGrantRequest(TTL=max(1, math.ceil(self._ttl)))
-        granted = await connection.call(connection.leases.LeaseGrant, request, self._pause)
+        granted = await connection.call("LeaseGrant", request, self._pause)
         self._lease = granted.ID
         self._leases = [*self._leases[1 - _LEASES :], granted.ID]
         self._written.clear()
@@ -264,17 +264,12 @@ class EtcdPublisher:
     async def _write(self, connection: Connection) -> None:
         """Make etcd hold what is wanted."""
         self._known.intersection_update(self._wanted.keys() | self._written.keys())
-        steps = [
+        steps: list[Callable[[], Coroutine[Any, Any, None]]] = [
             *(partial(self._put, connection, *pair) for pair in self._due()),
             *(partial(self._delete, connection, key) for key in self._unwanted()),
         ]
         for start in range(0, len(steps), _ABREAST):
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for step in steps[start : start + _ABREAST]:
-                        group.create_task(step(), name="etcd write")
-            except ExceptionGroup as errors:
-                raise errors.exceptions[0] from None
+            await together(*steps[start : start + _ABREAST])
 
     def _unwanted(self) -> set[bytes]:
         return self._written.keys() - self._wanted.keys()
@@ -286,7 +281,7 @@ class EtcdPublisher:
         rpc = connection.rpc
         put = rpc.PutRequest(key=key, value=value, lease=self._lease)
         if key not in self._known:
-            await connection.call(connection.kv.Put, put, self._pause)
+            await connection.call("Put", put, self._pause)
         elif not await self._put_again(connection, put):
             return
         self._known.add(key)
@@ -295,9 +290,7 @@ class EtcdPublisher:
     async def _put_again(self, connection: Connection, put: Any) -> bool:
         """Write where nothing stands, or what is one's own; whether that was so."""
         rpc = connection.rpc
-        found = await connection.call(
-            connection.kv.Range, rpc.RangeRequest(key=put.key), self._pause
-        )
+        found = await connection.call("Range", rpc.RangeRequest(key=put.key), self._pause)
         revision = 0
         if found.kvs:
             lease, revision = found.kvs[0].lease, found.kvs[0].mod_revision
@@ -322,7 +315,7 @@ class EtcdPublisher:
 
     async def _txn(self, connection: Connection, condition: Any, step: Any) -> bool:
         request = connection.rpc.TxnRequest(compare=[condition], success=[step])
-        answer = await connection.call(connection.kv.Txn, request, self._pause)
+        answer = await connection.call("Txn", request, self._pause)
         return bool(answer.succeeded)
 
     async def _last(self) -> None:
@@ -336,4 +329,4 @@ class EtcdPublisher:
             raise Lost("etcd is away")
         request = connection.rpc.LeaseRevokeRequest(ID=lease)
         with contextlib.suppress(Gone):
-            await connection.call(connection.leases.LeaseRevoke, request, _PATIENCE)
+            await connection.call("LeaseRevoke", request, _PATIENCE)
