@@ -91,6 +91,42 @@ examples:
   callhome stop                                   the only cluster that runs
   callhome stop --cluster blue --grace 60
 """
+_DRAIN = """\
+Has a node, or one of its engines, take nothing new and end what it has. First its records are
+withdrawn, here, in etcd and in directories; who has read them still is served for a moment (setting
+drain_grace). Then streams under way may go on up to the limit, and what has not ended by then ends
+with an error that says so. It stays drained: `callhome restart` has it serve again, `callhome stop`
+ends it. Asked once more meanwhile, the limit only gets shorter. Ctrl-C ends this command, not the
+drain.
+"""
+_DRAIN_END = """\
+examples:
+  callhome drain                                  the only node that runs
+  callhome drain a --limit 60                     node a; its streams have a minute
+  callhome drain demo.shout.generate-0            one engine; callhome ps has the names
+  callhome drain 2040a22a83b43905                 ... by its instance id, decimal or hexadecimal
+  callhome drain --json                           each step as a line of JSON
+
+exit codes: 0 all streams have ended, 1 some were ended with an error (how many is told)
+"""
+_RESTART = """\
+Starts actors anew from the spec: those that are named, or all engines, routers and the ingress of
+the nodes of this machine. An engine that is not the only one of its endpoint drains first; one that
+is, a router that is and the ingress get a successor beside them before they drain, so no request
+fails. Actors of your own are started anew only by name: they keep state, and do not drain. None of
+it counts as a crash.
+"""
+_RESTART_END = """\
+examples:
+  callhome restart --rolling                      one after the other, node by node
+  callhome restart demo.shout.generate-0          this engine; serves again if it was drained
+  callhome restart router counter                 these, at once
+  callhome restart --rolling --limit 60 --json    a minute for streams; each step as JSON
+
+--rolling goes on when the actor before serves again, is known to all and well; it stops at the
+first that does not come up. Ctrl-C: the node finishes the actor that it is at, and stops there.
+exit codes: 0 all serve, 1 one did not come up (what was left as it was is told)
+"""
 _DOCTOR = """\
 Checks what callhome needs of this machine, one line each: ok, warn or FAIL, and what to do about
 it. Exit code 1 when a check failed.
@@ -243,9 +279,37 @@ def parser() -> argparse.ArgumentParser:
     stop.add_argument(
         "--grace", type=_seconds, default=30.0, metavar="SECONDS", help="before force (30)"
     )
+    _add_renewal(add)
     doctor = add("doctor", "doctor", "check this machine", _DOCTOR, _DOCTOR_END)
     doctor.add_argument("--fix", action="store_true", help="remove what dead nodes have left")
     return top
+
+
+def _add_renewal(add: Any) -> None:
+    drain = add("drain", "drain", "take nothing new, end what is there", _DRAIN, _DRAIN_END)
+    drain.add_argument(
+        "target", metavar="TARGET", nargs="?",
+        help="a node, an engine or an instance (the only node)",
+    )  # fmt: skip
+    restart = add("restart", "restart", "start actors anew", _RESTART, _RESTART_END)
+    restart.add_argument("actors", metavar="ACTOR", nargs="*", help="its name (all that drain)")
+    restart.add_argument("--rolling", action="store_true", help="one after the other")
+    for command in (drain, restart):
+        command.add_argument(
+            "--limit", type=_limit, metavar="SECONDS",
+            help="for streams under way (setting drain_limit)",
+        )  # fmt: skip
+        command.add_argument("--json", action="store_true", help="a line of JSON for each step")
+
+
+def _limit(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 31_536_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected seconds, 0 for none")
+    return value
 
 
 def _add_talk(add: Any) -> None:

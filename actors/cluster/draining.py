@@ -137,34 +137,34 @@ class NodeDrain:
 
     # The whole node.
 
-    async def wait_drained(self, limit: float) -> None:
+    async def wait_drained(self, limit: float, why: str = "") -> None:
         """Returns when nothing is under way, at the latest after ``limit`` seconds, or those that
-        are left of an earlier limit, and a little.
+        are left of an earlier limit, and a little. ``why``, where the node does not stop.
         """
         if self._hurried.is_set():
             limit = 0.0
         if self._whole is None:
             self.begun, self._limit = True, limit
-            self._whole = self._tasks.create_task(self._drain_node(), name="drain all")
+            self._whole = self._tasks.create_task(self._drain_node(why), name="drain all")
         else:
             self.shorten(limit)
         await asyncio.wait({self._whole})
 
-    async def _drain_node(self) -> int:
+    async def _drain_node(self, why: str) -> int:
         records = [each for each in self._registry.records if each.kind in _CARRY]
         records += self._ending.values()
         self.shorten(self._limit)
         for record in records:
             self.states[record.address.name] = "draining"
         engines = [each for each in records if each.kind == "engine"]
-        why = self.why or _STOPS
+        why = self.why or why
         for record in engines:
-            self._registry.remove(record.instance, record.endpoint, why)
+            self._registry.remove(record.instance, record.endpoint, why or _STOPS)
         routers = [each.address for each in records if each.kind == "router"]
         behind = [each.address for each in records if each.kind != "router"]
-        waits = self._tell(routers, self._limit, self.why)
+        waits = self._tell(routers, self._limit, why)
         await self._wait_forgotten(engines)
-        waits += self._tell(behind, self._limit, self.why)
+        waits += self._tell(behind, self._limit, why)
         cut = await self._wait(waits)
         for record in records:
             self.states[record.address.name] = "drained"

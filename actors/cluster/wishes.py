@@ -132,7 +132,7 @@ class Wishes:
         watching = self._tasks.create_task(self._watch(work, what, names))
         try:
             if record is None:
-                await self._drain.wait_drained(limit)
+                await self._drain.wait_drained(limit, _WHY)
                 cut = self._drain.cut - before
             else:
                 states[what] = "draining"
