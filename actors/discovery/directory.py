@@ -140,7 +140,7 @@ class DirectoryPublisher:
         self._namespace = namespace
         self._beat = beat
         self._wanted: dict[str, bytes] = {}
-        self._written: set[str] = set()
+        self._written: dict[str, bytes] = {}
         self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         #: What cannot be done now, by file, and the texts of it that have been told.
@@ -286,7 +286,7 @@ class DirectoryPublisher:
         self._try(name, partial(self._remove, name))
 
     def _renew(self) -> None:
-        for name in self._written - self._wanted.keys():
+        for name in self._written.keys() - self._wanted.keys():
             self._drop(name)  # as it could not be removed before
         for name, content in self._wanted.items():
             self._try(name, partial(self._touch, name, content))
@@ -310,10 +310,13 @@ class DirectoryPublisher:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
             raise
-        self._written.add(name)
+        self._written[name] = content
 
     def _remove(self, name: str) -> None:
         if name in self._written:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self._folder, name))
-            self._written.discard(name)
+            path = os.path.join(self._folder, name)
+            with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+                # What the successor of our ingress has written there meanwhile is not ours.
+                if file.read(len(self._written[name]) + 1) == self._written[name]:
+                    os.unlink(path)
+            del self._written[name]

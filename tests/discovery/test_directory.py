@@ -97,6 +97,22 @@ async def test_b141_the_heartbeat_renews_and_writes_again_what_was_removed(
     await writer.close()
 
 
+async def test_b148_what_the_successor_of_its_ingress_has_written_stays(tmp_path: Path) -> None:
+    old = publisher(tmp_path, beat=60.0)
+    old.changed(Snapshot([engine(1), engine(2)]))
+    await old.settle(5.0)
+    new = DirectoryPublisher(str(tmp_path), reached="10.0.0.7:7400", ingress=2, beat=60.0)
+    new.start()
+    new.changed(Snapshot([engine(1)]))
+    await new.settle(5.0)
+    await old.close()
+    (left,) = names(tmp_path)
+    written = Path(instances_folder(str(tmp_path)), left).read_text()  # noqa: ASYNC240
+    assert json.loads(written)["callhome"]["ingress"] == "2"
+    await new.close()
+    assert names(tmp_path) == []
+
+
 async def test_trouble_is_told_once_and_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
