@@ -7,11 +7,14 @@ import json
 import sys
 from typing import Any, NoReturn
 
+from actors.cli.probing import add_health
+
 _TOP = """\
 Actors in processes: streams through routers, frames in shared memory.
 
   callhome up examples/cluster.toml --cores 0,1              start a node; Ctrl-C stops it
   callhome ps                                                what runs, and what it carries
+  callhome health                                            is it well? (exit code for probes)
   callhome stream demo.shout.generate '{"text": "a b c"}'    one request, many items
   callhome stop                                              stop it from another shell
 """
@@ -268,6 +271,7 @@ def parser() -> argparse.ArgumentParser:
     ps.add_argument("--counters", action="store_true", help="what each has done since it started")
     ps.add_argument("--memory", action="store_true", help="who has which shared memory, how long")
     ps.add_argument("--json", action="store_true", help="one line of JSON a node")
+    add_health(add, _seconds)
     _add_talk(add)
     busy = add("busy", "busy", "from when on workers get no more", _BUSY, _BUSY_END)
     busy.add_argument("--router", metavar="NAME", help="this router (all of the node)")

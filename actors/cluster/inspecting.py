@@ -50,7 +50,7 @@ class Inspector:
             await asyncio.wait({task})
         rows = [
             _row(status, task.result(), listens.get(status.address) if status.address else None)
-            | self._health(status)
+            | self.ill(status.address)
             for status, task in zip(statuses, asking, strict=True)
         ]
         if not counters:
@@ -58,9 +58,10 @@ class Inspector:
                 del row["counters"]
         return rows
 
-    def _health(self, status: ChildStatus) -> dict[str, Any]:
-        """What ``ps`` says of an actor that is there and not well."""
-        address = status.address
+    def ill(self, address: Address | None) -> dict[str, Any]:
+        """``lag`` and ``since`` of an actor, and ``state`` and ``reason`` of one that is there and
+        not well.
+        """
         now = time.monotonic()
         lag = None if address is None else self._runtime.vigil.lag(address, now)
         told = {"since": None, "lag": None if lag is None else round(lag, 4)}

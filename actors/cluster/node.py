@@ -18,15 +18,17 @@ from actors.cluster.draining import NodeDrain
 from actors.cluster.folder import NodeInfo, leave_word
 from actors.cluster.holding import Holding
 from actors.cluster.inspecting import Inspector
-from actors.cluster.plan import children, record_of
+from actors.cluster.plan import children, here, record_of
 from actors.cluster.porch import Porch
 from actors.cluster.roll import Roll
 from actors.cluster.rolling import Renewal
 from actors.cluster.spec import NodeSpec
+from actors.cluster.wellness import wellness
 from actors.cluster.wishes import Wishes
 from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
 from actors.errors import CallHomeError, RemoteProtocolError, SpawnError
+from actors.health import Health
 from actors.kernel.actor import Actor, handles
 from actors.kernel.beats import Lookout
 from actors.kernel.children import ChildSpec
@@ -40,6 +42,8 @@ from transport.bus.address import Address, remove_inboxes
 from transport.shm.files import sweep_files
 
 log = logging.getLogger("callhome.node")
+
+_DRAINS = "it stops, or was drained ('callhome restart' makes it serve again)"
 
 
 class Ps(NamedTuple):
@@ -284,6 +288,20 @@ class NodeActor(Actor):
             if row["state"] == "up":
                 row["state"] = self._drain.states.get(row["name"], "up")
         return found
+
+    @handles(Health)
+    async def health(self, message: Health) -> AsyncIterator[dict[str, Any]]:
+        """See the message; used by ``callhome health``."""
+        found = await wellness(
+            self._inspector,
+            self.address,
+            self._supervisor.status(),
+            {each.name: each.role for each in here(self._spec)},
+            self._registry.records,
+            self._drain.states,
+        )
+        stops = (self._drain.why or _DRAINS) if self._drain.begun else ""
+        yield found | {"stops": stops}
 
     @handles(DrainTarget)
     async def drain(self, message: DrainTarget) -> AsyncIterator[dict[str, Any]]:

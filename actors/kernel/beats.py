@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from actors.kernel.peers import there
-from actors.kernel.signs import SIZE, TOLD, pack_beat, pack_ready, read_sign
+from actors.kernel.signs import LANE, READ, SIZE, TOLD, pack_beat, pack_ready, read_sign
 from actors.kernel.verdicts import (
     FINE,
     HIDDEN,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("callhome")
 
-_LANE: Final = "b"
 #: A thread that wakes so late was not let run: what the loop has missed meanwhile is not its fault.
 _LATE: Final = int(3 * PERIOD * 1e9)
 #: Seconds after which somebody who is not looked at any more is forgotten.
@@ -52,8 +51,6 @@ _FORGOTTEN: Final = 5.0
 _AGAIN: Final = 1.0
 #: Seconds for the thread to end: it waits for nothing but the disk.
 _PATIENCE: Final = 1.0
-#: Whatever stands there: it must not make the reader wait.
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -63,7 +60,7 @@ class Heart:
     def __init__(self, runtime: Runtime) -> None:
         self._name = runtime.address.name
         self._incarnation = runtime.address.incarnation
-        self._path = inbox_path(runtime.run, runtime.address, _LANE)
+        self._path = inbox_path(runtime.run, runtime.address, LANE)
         self._wanted = runtime.settings.frozen_after > 0
         self._loop = asyncio.get_running_loop()
         self._fd = -1
@@ -214,8 +211,8 @@ class Vigil:
                 return None
             watched.opened = now
             try:
-                path = inbox_path(self._run, address, _LANE)
-                watched.fd = os.open(path, _READ)
+                path = inbox_path(self._run, address, LANE)
+                watched.fd = os.open(path, READ)
             except (OSError, LocalProtocolError):
                 return None
         try:

@@ -20,10 +20,13 @@ nothing. The beats' thread writes what stands before ``TOLD``, the actor's loop 
 
 from __future__ import annotations
 
+import os
 from struct import Struct
 from typing import Final
 
 from actors.kernel.verdicts import Sign
+from transport.bus.address import Address, inbox_path
+from transport.errors import LocalProtocolError
 
 _OLD: Final = Struct("=8sQQQ")
 _BEAT: Final = Struct("=8sQQQQ")
@@ -35,6 +38,10 @@ TOLD: Final = _BEAT.size
 SIZE: Final = _ALL.size
 #: Bytes of the reason that are told.
 _WHY: Final = 240
+#: What the file is called behind the actor's name and incarnation.
+LANE: Final = "b"
+#: Whatever stands there: it must not make the reader wait.
+READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def pack_beat(incarnation: int, beat: int, turn: int, lag: int) -> bytes:
@@ -64,3 +71,19 @@ def read_sign(data: bytes, incarnation: int) -> Sign | None:
     text = why.partition(b"\0")[0].decode("utf-8", "ignore")
     text = "".join(each if each.isprintable() else " " for each in text)
     return Sign(beat / 1e9, turn / 1e9, lag / 1e9, since / 1e9, text or "it does not say why")
+
+
+def read_beats(run: str, address: Address) -> Sign | None:
+    """One look at the signs of life of an actor in the folder ``run``; None where there are none.
+    Whoever looks again and again uses a ``Vigil``.
+    """
+    try:
+        fd = os.open(inbox_path(run, address, LANE), READ)
+    except (OSError, LocalProtocolError):
+        return None
+    try:
+        return read_sign(os.pread(fd, SIZE + 1, 0), address.incarnation)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
