@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from actors.client import Client
 from actors.cluster.entry import facts_of, make_actor, running
 from actors.cluster.meeting import missing, unreadable
-from actors.cluster.plan import actor_child, here, record_of
+from actors.cluster.plan import GRACE, actor_child, here, record_of
 from actors.cluster.spec import Instance, NodeSpec
 from actors.config import Settings
 from actors.discovery.base import Change
@@ -305,7 +305,8 @@ class Outpost:
         """
         if not self._placed or self._runtime is None:
             return
-        limit = self._spec.settings.drain_limit
+        settings = self._spec.settings
+        limit = settings.drain_limit
         if self._runtime.peers.alive(self._node):
             os.kill(self._node.pid, signal.SIGCONT)  # where somebody has stopped it
         done = asyncio.Event()
@@ -318,7 +319,7 @@ class Outpost:
         self._runtime.when_down.append(gone)
         try:
             self._runtime.send(self._node, Drain(limit), control=True)
-            async with asyncio.timeout(limit + _DRAINED):
+            async with asyncio.timeout(limit + _DRAINED + settings.drain_grace + GRACE):
                 await done.wait()
         except (CallHomeError, TimeoutError) as error:
             log.info("the streams of %s were not waited for: %s", self._node, error)

@@ -36,13 +36,16 @@ STOPS: Final = {"engine": 0, "router": 1, "ingress": 1, "actor": 2}
 ROUNDS: Final = len(set(STOPS.values()))
 #: What a node needs on top of its actors' own times, in seconds.
 MARGIN: Final = 3.0
+#: Seconds for a withdrawal to stand in etcd and directories.
+GRACE: Final = 4.0
 
 
 def patience(settings: Settings) -> float:
-    """Seconds that stopping a node may take: streams that go on to their limit, and then every
-    actor that uses up its grace time.
+    """Seconds that stopping a node may take: records that are withdrawn beyond it, streams that go
+    on to their limit, and then every actor that uses up its grace time.
     """
-    return settings.drain_limit + ROUNDS * settings.stop_grace + MARGIN
+    away = settings.drain_grace + GRACE
+    return away + settings.drain_limit + ROUNDS * settings.stop_grace + MARGIN
 
 
 def node_child(
