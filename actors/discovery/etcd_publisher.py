@@ -6,8 +6,10 @@ lease that was lost (this process stood still, or etcd lost its data) is followe
 by all records again, the same instances at the same keys. With each renewal etcd is asked which
 keys hang on the lease; one that somebody has removed is written again.
 
-Nobody's record but one's own is deleted or, but for the first time, written over: a key that hangs
-on another lease belongs to a successor of this ingress.
+Nobody's record but one's own is deleted. What is new is written over whatever stands there, an
+ingress that starts again takes over; what was there and is missing is written again only where
+nothing stands. Who sees another's lease at a key of his has a successor, and takes nothing over any
+more.
 """
 
 from __future__ import annotations
@@ -71,8 +73,9 @@ class EtcdPublisher:
         self._wanted: dict[bytes, bytes] = {}
         #: What stands there, under the lease that there is.
         self._written: dict[bytes, bytes] = {}
-        #: Keys that were written once: now they may belong to somebody else.
-        self._known: set[bytes] = set()
+        #: What was written last, now it may belong to somebody else; and whether it does.
+        self._known: dict[bytes, bytes] = {}
+        self._succeeded = False
         self._lease = 0
         self._leases: list[int] = []
         self._ordered = 0
@@ -263,7 +266,8 @@ class EtcdPublisher:
 
     async def _write(self, connection: Connection) -> None:
         """Make etcd hold what is wanted."""
-        self._known.intersection_update(self._wanted.keys() | self._written.keys())
+        for key in [key for key in self._known if key not in self._wanted]:
+            del self._known[key]
         steps: list[Callable[[], Coroutine[Any, Any, None]]] = [
             *(partial(self._put, connection, *pair) for pair in self._due()),
             *(partial(self._delete, connection, key) for key in self._unwanted()),
@@ -280,11 +284,11 @@ class EtcdPublisher:
     async def _put(self, connection: Connection, key: bytes, value: bytes) -> None:
         rpc = connection.rpc
         put = rpc.PutRequest(key=key, value=value, lease=self._lease)
-        if key not in self._known:
+        if self._known.get(key) != value and not self._succeeded:
             await connection.call("Put", put, self._pause)
         elif not await self._put_again(connection, put):
             return
-        self._known.add(key)
+        self._known[key] = value
         self._written[key] = value
 
     async def _put_again(self, connection: Connection, put: Any) -> bool:
@@ -295,6 +299,7 @@ class EtcdPublisher:
         if found.kvs:
             lease, revision = found.kvs[0].lease, found.kvs[0].mod_revision
             if lease and lease not in self._leases:
+                self._succeeded = True
                 return False
         same = rpc.Compare(
             result=rpc.Compare.EQUAL,

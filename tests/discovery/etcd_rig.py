@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 
 from actors.discovery.base import Change
@@ -90,29 +93,42 @@ async def publisher(
 
 
 def publish(address: str, ttl: str, *instances: str) -> None:
-    """The program of a node of its own: it publishes until its standard input ends."""
+    """The program of a node of its own: it publishes, and reads what all do, until its standard
+    input ends; to each line it answers with what it has heard.
+    """
 
     async def run() -> None:
-        async with publisher(address, *map(int, instances), ttl=float(ttl)):
-            await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        async with (
+            publisher(address, *map(int, instances), ttl=float(ttl)),
+            reader(address, ttl=float(ttl)) as (_, heard),
+        ):
+            while await asyncio.to_thread(sys.stdin.readline):
+                told = {"known": [*heard.known], "removed": heard.removed, "wall": time.time()}
+                sys.stdout.write(json.dumps(told) + "\n")
+                sys.stdout.flush()
 
     asyncio.run(run())
 
 
 @contextlib.contextmanager
-def node(etcd: Etcd, *instances: int, ttl: float = TTL) -> Iterator[subprocess.Popen[bytes]]:
+def node(
+    etcd: Etcd, *instances: int, ttl: float = TTL, environ: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process that publishes these; they stand there when it is known."""
     command = [sys.executable, "-m", __name__, etcd.address, str(ttl), *map(str, instances)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | (environ or {}),
+    )
     try:
         for instance in instances:
             wait_until_sync(partial(standing, etcd, instance), PATIENCE, f"{instance} is published")
         yield process
     finally:
         process.kill()
-        process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+        process.communicate()
 
 
 def standing(etcd: Etcd, instance: int) -> bool:

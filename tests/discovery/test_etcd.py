@@ -111,11 +111,12 @@ async def test_b147_etcd_is_killed_and_nobody_is_gone(etcd: Etcd, fresh: bool) -
         etcd.kill()
         await wait_until(found.state)
         writer.changed(Added(engine(3)))
-        await asyncio.sleep(1.5 * TTL)
+        if not fresh:
+            await asyncio.sleep(1.2 * TTL)
         assert heard.instances == {1, 2}
         etcd.start(fresh=fresh)
         await wait_until(lambda: heard.instances == {1, 2, 3}, 50 * TICK)
-        await asyncio.sleep(1.5 * TTL)  # what was held would go within that
+        await asyncio.sleep(1.2 * TTL)  # what was held would go within that
         assert heard.instances == {1, 2, 3}
         assert heard.removed == []
         assert found.state() == writer.state() == ""
@@ -126,9 +127,9 @@ async def test_b141_etcd_stands_still_for_longer_than_a_lease(etcd: Etcd) -> Non
     async with reader(etcd.address) as (_, heard), publisher(etcd.address, 1, 2):
         await wait_until(lambda: heard.instances == {1, 2})
         etcd.freeze()
-        await asyncio.sleep(2 * TTL)
+        await asyncio.sleep(1.6 * TTL)
         etcd.thaw()
-        await asyncio.sleep(2.5 * TTL)
+        await asyncio.sleep(1.6 * TTL)
         assert heard.instances == {1, 2}
         assert heard.removed == []
         assert set(etcd.get(ROOT)) == {key(1), key(2)}
@@ -289,6 +290,6 @@ async def test_a_loop_that_stands_still_hears_everything_later(etcd: Etcd) -> No
         async with publisher(etcd.address, *range(1, 400)) as writer:
             writer.changed(Snapshot([engine(each) for each in range(300, 600)]))
             await asyncio.to_thread(lambda: None)
-            time.sleep(2 * TTL)  # noqa: ASYNC251 - of our own thread, that is the point
+            time.sleep(1.2 * TTL)  # noqa: ASYNC251 - of our own thread, that is the point
             await wait_until(lambda: heard.instances == set(range(300, 600)), PATIENCE)
         await wait_until(lambda: not heard.known, PATIENCE)

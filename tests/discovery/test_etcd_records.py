@@ -168,8 +168,9 @@ def test_a_record_of_dynamo_may_be_on_any_endpoint() -> None:
 
 
 def test_changes_that_nobody_has_taken_are_shortened_to_what_they_come_to() -> None:
-    came, went = Added(seen(1)), Removed(seen(1), "gone")
-    other = Added(seen(2))
+    came: Told = Added(seen(1))
+    went: Told = Removed(seen(1), "gone")
+    other: Told = Added(seen(2))
     assert shortened([came, went] * 1000 + [other]) == [went, other]
     assert shortened([went, came] * 1000) == [went, came]
     assert shortened([came, other, went, came]) == [went, came, other]
