@@ -87,34 +87,50 @@ class World:
 
 @contextlib.contextmanager
 def world(
-    ttl: float, slack: float, say: Callable[[str], None], peers: bool = False
+    ttl: float,
+    slack: float,
+    say: Callable[[str], None],
+    *,
+    delay: float,
+    loss: float,
+    peers: bool = False,
 ) -> Iterator[World]:
     """Three hosts, etcd on the first, a node on each that has joined it; with ``peers`` they are
     told each other's addresses and leave etcd alone.
+
+    From host to host it takes ``delay`` seconds and ``loss`` of the segments are lost, until
+    ``streams`` is over. So it is from the first connection on: BBR, where a machine has that, takes
+    the quickest answer of the last ten seconds for the length of the way, and sends next to
+    nothing by one that has grown longer.
     """
     require_etcd()
-    with (
-        lay_hosts(*NAMES) as hosts,
-        running_etcd(hosts[ETCD].address, 2379, tuple(hosts[ETCD].prefix)) as etcd,
-        fleet(hosts, "" if peers else etcd.address, ttl) as nodes,
-    ):
-        yield World(nodes, etcd, ttl, slack, say)
+    with lay_hosts(*NAMES) as hosts:
+        for name in NAMES:  # a way goes over two cables
+            hosts.cable(name).delay(delay / 2).loss(1 - (1 - loss) ** 0.5)
+        with (
+            running_etcd(hosts[ETCD].address, 2379, tuple(hosts[ETCD].prefix)) as etcd,
+            fleet(hosts, "" if peers else etcd.address, ttl) as nodes,
+        ):
+            what = "told each other's addresses" if peers else f"joined etcd on {ETCD}"
+            say(
+                f"three nodes are up and have {what}, {delay * 1000:g} ms and {loss:.1%} loss "
+                f"one way, lease_ttl {ttl:g} s"
+            )
+            yield World(nodes, etcd, ttl, slack, say)
 
 
-async def streams(at: World, delay: float, loss: float, items: int = 200, frames: int = 3) -> None:
-    """From each to each, in all shapes, by slow and lossy cables."""
+async def streams(at: World, items: int = 200, frames: int = 3) -> None:
+    """From each to each, in all shapes, by the slow and lossy cables; then they are good ones."""
     hosts = at.fleet.hosts
     await at.known(NAMES)
-    for name in NAMES:  # a way from host to host goes over two cables
-        hosts.cable(name).delay(delay / 2).loss(1 - (1 - loss) ** 0.5)
     began = time.monotonic()
     count = await each_to_each(at.fleet, NAMES, items=items, frames=frames)
     took = time.monotonic() - began
     lost = sum(hosts.cable(name).counts()[way]["lost"] for name in NAMES for way in ("out", "in"))
     hosts.reset()
     at.say(
-        f"{count} streams from each to each with {delay * 1000:g} ms and {loss:.1%} loss one way: "
-        f"whole and in order, {took:.1f} s, {lost} segments lost"
+        f"{count} streams from each to each: whole and in order, {took:.1f} s; {lost} segments "
+        "were lost till now; the cables are good from now on"
     )
 
 
@@ -157,7 +173,9 @@ async def cut_cable(at: World, seconds: float) -> None:
 
 
 async def kill_worker(at: World) -> None:
-    """A worker is killed on a host that lives; it is started again by its node."""
+    """A worker is killed on a host that lives; it is started again by its node. To be played
+    before an outage, after which withdrawals, too, are not believed for one ``lease_ttl``.
+    """
     await at.known(NAMES)
     dead = await at.instance("b")
     async with Load(at.fleet, ("a",), at.rate) as load:
@@ -224,20 +242,22 @@ def main() -> int:
         sys.stdout.flush()
 
     async def play(at: World) -> None:
-        say(
-            "three nodes are up that were told each other's addresses"
-            if options.peers
-            else f"three nodes are up, etcd on {ETCD}, lease_ttl {options.ttl:g} s"
-        )
-        await streams(at, options.delay, options.loss)
-        await cut_cable(at, options.cut)
+        await streams(at)
         await kill_worker(at)
+        await cut_cable(at, options.cut)
         if not options.peers:
             await lose_host(at)
             await lose_etcd(at, options.cut)
 
     try:
-        with world(options.ttl, options.slack, say, options.peers) as at:
+        with world(
+            options.ttl,
+            options.slack,
+            say,
+            delay=options.delay,
+            loss=options.loss,
+            peers=options.peers,
+        ) as at:
             at.rate = options.rate
             asyncio.run(play(at))
     except pytest.skip.Exception as why:

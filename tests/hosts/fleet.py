@@ -86,12 +86,15 @@ class Machine:
         return Client(run=self.info.folder, settings=Settings.load(**settings))
 
     def stop(self) -> None:
-        """As Ctrl-C does."""
+        """As Ctrl-C does; ``wait_stopped`` then."""
         if self._up is not None and self._up.poll() is None:
             self._up.send_signal(signal.SIGINT)
-            code = self._up.wait(START)
-            if code != 128 + signal.SIGINT:
-                raise AssertionError(f"callhome up has ended with {code}: {self.text}")
+
+    def wait_stopped(self) -> None:
+        """Until it has ended, as it should."""
+        code = 0 if self._up is None else self._up.wait(START)
+        if code not in (0, 128 + signal.SIGINT):
+            raise AssertionError(f"callhome up has ended with {code}: {self.text}")
 
     def kill(self) -> None:
         """SIGKILL to all that runs on the host, as a power cut would be."""
@@ -142,6 +145,8 @@ def fleet(hosts: Hosts, join: str = "", ttl: float = 2.0) -> Iterator[Fleet]:
         hosts.reset()
         for machine in machines.values():
             machine.stop()
+        for machine in machines.values():
+            machine.wait_stopped()
     finally:
         for machine in machines.values():
             machine.kill()

@@ -27,6 +27,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import pytest
 
 from tests.hosts.enter import enter
+from tests.leaks import MARKER
 from tests.waiting import PATIENCE, require_root
 
 P = ParamSpec("P")
@@ -57,8 +58,11 @@ class Host:
 
     @property
     def environ(self) -> dict[str, str]:
-        """For programs of this host: as ours, with the host's run folder."""
-        return {**os.environ, "CALLHOME_RUN": self.run, "PYTHONPATH": str(_ROOT)}
+        """For programs of this host: as ours, with the host's run folder, and without the marker
+        of this session: what a node there starts anew within a test was not left by the test.
+        """
+        own = {"CALLHOME_RUN": self.run, "PYTHONPATH": str(_ROOT)}
+        return {key: value for key, value in os.environ.items() if key != MARKER} | own
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
         """A program in this host; without ``options`` its output is ours to read."""
@@ -207,7 +211,8 @@ def lay_hosts(*names: str, seed: int = 1) -> Iterator[Hosts]:
     ended before.
     """
     require_root("networks of its own")
-    folder = tempfile.mkdtemp(prefix="h-", dir=os.environ.get("CALLHOME_RUN"))
+    # Short, for sockets' sake; and not below the session's run root, whose files tests answer for.
+    folder = tempfile.mkdtemp(prefix="h-", dir="/tmp")
     process = subprocess.Popen(
         [sys.executable, "-S", "-m", "tests.hosts.switch", folder, str(seed), *names],
         cwd=_ROOT,
