@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.etcd import require_etcd
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(script: Path, **environ: str) -> str:
+def run(script: Path, limit: float = 8 * PATIENCE, **environ: str) -> str:
     """What a script prints when it is run from the root folder; it must succeed silently else."""
     found = subprocess.run(
         [sys.executable, str(script)],
@@ -23,7 +24,7 @@ def run(script: Path, **environ: str) -> str:
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=8 * PATIENCE,
+        timeout=limit,
         stdin=subprocess.DEVNULL,
         check=False,
     )
@@ -64,6 +65,34 @@ def test_routing_from_elsewhere(tmp_path: Path) -> None:
     assert "200 tokens, none twice, none missing: writer-" in out
     assert "one of two was killed: 50 calls answered" in out
     assert out.splitlines()[-1].startswith("left       nothing")
+
+
+@pytest.mark.timeout(180)
+def test_several_machines_from_elsewhere(tmp_path: Path) -> None:
+    require_etcd()
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    script = tmp_path / "examples" / "several_machines.py"
+    out = run(script, 24 * PATIENCE, PYTHONPATH=str(ROOT), ETCD_ENDPOINTS="")
+    told = {line[:10].strip() for line in out.splitlines()}
+    assert {"up", "found", "streams", "etcd", "$", "down"} <= told
+    assert "9 from each to each, 1000 tokens each, in order" in out
+    assert out.count("calls meanwhile, 0 failed") == 3
+    assert "4 of 4 actors were started anew" in out
+    assert out.splitlines()[-1].startswith("left       nothing")
+
+
+def test_without_etcd_the_example_says_what_is_missing() -> None:
+    found = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "several_machines.py")],
+        env={**os.environ, "PATH": "/nowhere", "ETCD_ENDPOINTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert (found.returncode, found.stdout) == (1, "")
+    assert found.stderr.startswith("missing: etcd (Debian: etcd-server) in PATH")
 
 
 @pytest.mark.parametrize(
