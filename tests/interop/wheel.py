@@ -177,7 +177,7 @@ class Program:
 
 @contextmanager
 def program(
-    name: str, place: Meeting, codec: str = "msgpack", *arguments: str
+    name: str, place: Meeting, codec: str = "msgpack", *arguments: str, **variables: str
 ) -> Iterator[Program]:
     """Run one of the programs and wait until it is ready."""
     process = subprocess.Popen(
@@ -186,7 +186,7 @@ def program(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=environment(place, codec),
+        env={**environment(place, codec), **variables},
     )
     running = Program(process, place, codec)
     try:

@@ -1,4 +1,8 @@
-"""A client of Dynamo's wheel: runs the streams it is told to, and says what came of each."""
+"""A client of Dynamo's wheel: runs the streams it is told to, and says what came of each.
+
+``{"load": 4, "request": …}`` calls until ``{"halt": ORDER}``; ``{"instances": true}`` asks whom it
+knows.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import hashlib
 import os
 import sys
 import time
+from collections import Counter
 from typing import Any
 
 from dynamo.runtime import Context, DistributedRuntime
@@ -66,6 +71,42 @@ class Run:
         )
 
 
+class Load:
+    """A ``load`` order: so many callers, each one request behind the other, until ``halt``."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.order = order
+        self.halted = asyncio.Event()
+        self.whole = 0
+        self.failures: list[str] = []
+        self.values: Counter[str] = Counter()
+
+    async def run(self, client: Any) -> None:
+        """Call until it is over; say what came of it."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.order["load"]):
+                group.create_task(self._caller(client))
+        say(
+            event="done",
+            order=self.order["order"],
+            whole=self.whole,
+            failures=self.failures[:5],
+            failed=len(self.failures),
+            values=self.values,
+        )
+
+    async def _caller(self, client: Any) -> None:
+        while not self.halted.is_set():
+            try:
+                stream = await client.round_robin(self.order["request"], annotated=False)
+                items = [item async for item in stream]
+                self.values[str(items)] += 1
+                self.whole += 1
+            except Exception as error:
+                self.failures.append(f"{type(error).__name__}: {error}"[:300])
+            await asyncio.sleep(0.01)
+
+
 def parts(item: Any) -> dict[str, Any]:
     """An ``Annotated`` of the wheel by its accessors."""
     return {name: getattr(item, name)() for name in ("data", "event", "id", "comments")}
@@ -79,6 +120,19 @@ async def main(endpoint: str) -> None:
         await client.wait_for_instances()
     say(event="ready", instances=[f"{one:x}" for one in client.instance_ids()])
 
+    loads: dict[int, Load] = {}
+
+    async def handle(order: dict[str, Any]) -> None:
+        if "halt" in order:
+            loads[order["halt"]].halted.set()
+        elif "load" in order:
+            loads[order["order"]] = Load(order)
+            await loads[order["order"]].run(client)
+        elif "instances" in order:
+            say(event="done", order=order["order"], instances=sorted(client.instance_ids()))
+        else:
+            await stream(order)
+
     async def stream(order: dict[str, Any]) -> None:
         run = Run(order)
         try:
@@ -88,7 +142,7 @@ async def main(endpoint: str) -> None:
         else:
             run.answer(None)
 
-    await obey(stream)
+    await obey(handle)
     os._exit(0)
 
 

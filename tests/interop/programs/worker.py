@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 from dynamo.runtime import DistributedRuntime
 
 from tests.interop.programs.lines import backend, obey, say
+
+#: Whether its canaries fail.
+unwell = False
 
 ERRORS: dict[str, type[BaseException]] = {
     "ValueError": ValueError,
@@ -49,6 +53,8 @@ async def generate(request: dict[str, Any], context: Any) -> AsyncIterator[Any]:
     async with watched(context):
         if do == "echo":
             yield request["value"]
+        elif do == "pid":
+            yield os.getpid()
         elif do == "size":
             yield len(request["value"])
         elif do == "bytes":
@@ -68,6 +74,18 @@ async def generate(request: dict[str, Any], context: Any) -> AsyncIterator[Any]:
                 raise ERRORS[request["error"]]("boom")
 
 
+async def guarded(request: dict[str, Any], context: Any) -> AsyncIterator[Any]:
+    """As ``generate``; canaries fail while they are told to."""
+    if request["do"] == "canary":
+        say(event="canary", request=request)
+        if unwell:
+            raise RuntimeError("unwell")
+        yield "well"
+        return
+    async for item in generate(request, context):
+        yield item
+
+
 async def converse(stream: Any, context: Any) -> AsyncIterator[Any]:
     """Sends every item back, the count at the end; the item ``raise`` makes it fail."""
     count = 0
@@ -80,15 +98,16 @@ async def converse(stream: Any, context: Any) -> AsyncIterator[Any]:
         yield {"count": count}
 
 
-async def main() -> None:
-    """Serve until stdin ends."""
+async def main(canary: bool) -> None:
+    """Serve until stdin ends; with ``canary`` the unary endpoint has one."""
+    more = {"health_check_payload": {"do": "canary"}} if canary else {}
     runtime = DistributedRuntime(asyncio.get_running_loop(), backend(), "tcp")
     names = "interop.theirs.generate", "interop.theirs.converse"
     plain, both = map(runtime.endpoint, names)
 
     async def serve() -> None:
         await asyncio.gather(
-            plain.serve_endpoint(generate), both.serve_bidirectional_endpoint(converse)
+            plain.serve_endpoint(guarded, **more), both.serve_bidirectional_endpoint(converse)
         )
 
     serving = asyncio.create_task(serve(), name="serving")
@@ -96,13 +115,15 @@ async def main() -> None:
     for client in clients:
         await client.wait_for_instances()
     say(event="ready", pid=os.getpid())
-    await obey(no_orders)
+    await obey(handle)
     serving.cancel()
     os._exit(0)  # its runtime would wait for streams that a test left open on purpose
 
 
-async def no_orders(order: dict[str, Any]) -> None:
-    """A worker takes none."""
+async def handle(order: dict[str, Any]) -> None:
+    """From now on its canaries fail, or no longer."""
+    global unwell
+    unwell = order["unwell"]
 
 
-asyncio.run(main())
+asyncio.run(main("canary" in sys.argv[1:]))
