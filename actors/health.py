@@ -55,7 +55,8 @@ def judge(told: Mapping[str, Any], instance: str = "") -> list[Finding]:
     ``instance`` (name, or id in decimal or hex): only this engine counts. Raises SpecError for one
     that the node does not have.
     """
-    rows = [row for row in told.get("actors") or () if isinstance(row, Mapping)]
+    actors = told.get("actors")
+    rows = [row for row in actors if isinstance(row, Mapping)] if isinstance(actors, list) else []
     found = [] if instance else _of_node(told)
     for row in _chosen(rows, instance):
         found += _of_actor(row, rows, alone=bool(instance))
