@@ -222,22 +222,34 @@ class EtcdPublisher:
                 due = time.monotonic() + self._pause
                 link.well(connection)
                 while (left := due - time.monotonic()) > 0:
-                    await self._write_all(connection)
+                    if not await self._write_all(connection, due):
+                        break
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(left):
                             await self._changed.wait()
             except Gone:  # the lease has ended a moment ago
                 await asyncio.sleep(_MOMENT)
 
-    async def _write_all(self, connection: Connection) -> None:
+    async def _write_all(self, connection: Connection, due: float) -> bool:
+        """Whether all is written; what is not when the lease is ``due`` comes after that."""
         ordered = self._ordered
         self._changed.clear()
-        await self._write(connection)
+        for key in [key for key in self._known if key not in self._wanted]:
+            del self._known[key]
+        steps: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            *(partial(self._put, connection, *pair) for pair in self._due()),
+            *(partial(self._delete, connection, key) for key in self._unwanted()),
+        ]
+        for start in range(0, len(steps), _ABREAST):
+            await together(*steps[start : start + _ABREAST])
+            if time.monotonic() > due:
+                return False
         self._done = ordered
         self._release(ordered)
         if self._refusal:
             self._refusal = ""
             log.warning("%s takes records of this node again", self._address)
+        return True
 
     async def _renew(self, connection: Connection) -> None:
         """Afterwards there is a lease, and what hangs on it no more is to be written again."""
@@ -263,17 +275,6 @@ class EtcdPublisher:
         self._lease = granted.ID
         self._leases = [*self._leases[1 - _LEASES :], granted.ID]
         self._written.clear()
-
-    async def _write(self, connection: Connection) -> None:
-        """Make etcd hold what is wanted."""
-        for key in [key for key in self._known if key not in self._wanted]:
-            del self._known[key]
-        steps: list[Callable[[], Coroutine[Any, Any, None]]] = [
-            *(partial(self._put, connection, *pair) for pair in self._due()),
-            *(partial(self._delete, connection, key) for key in self._unwanted()),
-        ]
-        for start in range(0, len(steps), _ABREAST):
-            await together(*steps[start : start + _ABREAST])
 
     def _unwanted(self) -> set[bytes]:
         return self._written.keys() - self._wanted.keys()

@@ -25,6 +25,10 @@ from tests.ports import free_address
 from tests.waiting import TICK, wait_until
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name == "callhome.etcd"]
+
+
 async def test_what_one_node_writes_another_finds(etcd: Etcd) -> None:
     etcd.put("v1/instances/bench/worker/generate/591daf1894a66ff", DYNAMO)
     async with publisher(etcd.address, 1) as writer, reader(etcd.address) as (found, heard):
@@ -67,9 +71,9 @@ async def test_what_is_no_record_is_left(etcd: Etcd, caplog: pytest.LogCaptureFi
     async with reader(etcd.address) as (found, heard), publisher(etcd.address, 1):
         etcd.put(ROOT + "x", "not JSON")
         etcd.put(ROOT + "x", "not JSON either")
-        await wait_until(lambda: heard.instances == {1} and len(caplog.records) >= 2)
+        await wait_until(lambda: heard.instances == {1} and len(told(caplog)) >= 2)
         await asyncio.sleep(TTL)  # some looks, which count what is left as well
-        assert len(caplog.records) == 2
+        assert len(told(caplog)) == 2
         assert found.state() == ""
 
 
@@ -86,8 +90,8 @@ async def test_an_etcd_that_is_away_at_the_start_is_found_when_it_comes(
             etcd.start()
             await wait_until(lambda: heard.instances == {1}, PATIENCE)
             assert found.state() == ""
-    lost = [each for each in caplog.records if "cannot be used" in each.getMessage()]
-    back = [each for each in caplog.records if "answers again" in each.getMessage()]
+    lost = [each for each in told(caplog) if "cannot be used" in each]
+    back = [each for each in told(caplog) if "answers again" in each]
     assert len(lost) == len(back) == 1  # both users share one link, and one line
 
 
@@ -100,7 +104,7 @@ async def test_an_etcd_that_hangs_at_the_start_is_not_waited_for_long(
         assert heard.changes == [Snapshot([])]
         assert "it has not answered yet" in found.state()
         began = time.monotonic()
-    assert time.monotonic() - began < 10 * TICK  # to stop it takes no longer for that
+    assert time.monotonic() - began < 30 * TICK  # to stop it takes no longer for that
     etcd.thaw()
 
 
@@ -185,7 +189,7 @@ async def test_b150_what_the_watch_misses_is_listed(
         await found.subscribe(heard)
         async with publisher(etcd.address, 2):
             await wait_until(lambda: heard.instances == {2, 0x591DAF1894A66FF}, PATIENCE)
-        assert any("all records are listed again" in each.getMessage() for each in caplog.records)
+        assert any("all records are listed again" in each for each in told(caplog))
         assert found.lists == 2
     finally:
         found.stop()
