@@ -27,6 +27,18 @@ class Where(Engine[Any, Any]):
         yield {"pid": os.getpid(), "cores": sorted(os.sched_getaffinity(0))}
 
 
+class OnceUp(Echo):
+    """Comes up the first time; every later start fails."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    async def on_start(self) -> None:
+        if self.file.exists():
+            raise RuntimeError("only once")
+        self.file.touch()
+
+
 class Endless(Engine[Any, Any]):
     """Yields one item, then waits for ever."""
 

@@ -1,0 +1,212 @@
+"""Draining and starting anew by somebody's wish, as a node does it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import ActorSpec, Client, Cluster, EngineSpec, NodeSpec, RouterSpec, Settings
+from actors.cluster.node import Ps
+from actors.errors import CallHomeError, ConnectionLost, Overloaded, SpecError
+from actors.notices import DrainTarget, RestartActors
+from tests.waiting import PATIENCE, TICK, wait_until
+
+ECHO, COUNTS = "t.echo.go", "t.counts.go"
+ENGINES = [
+    EngineSpec(ECHO, "tests.e2e.bus_engines:echo", replicas=2, capacity=8),
+    EngineSpec(COUNTS, "tests.e2e.process_engines:Counts", capacity=8),
+]
+PATIENT = Settings.load(start_timeout=60.0)
+
+
+SPEC = NodeSpec(
+    engines=ENGINES,
+    routers=[RouterSpec()],
+    actors=[ActorSpec("keeper", actor="tests.e2e.bus_engines:Notes")],
+    settings=PATIENT,
+)
+
+
+@asynccontextmanager
+async def serving(spec: NodeSpec = SPEC) -> AsyncIterator[Client]:
+    async with Cluster(spec) as cluster, cluster.client() as client:
+        yield client
+
+
+async def follow(client: Client, message: Any) -> list[dict[str, Any]]:
+    """All steps of a wish."""
+    async with client.ref("node").stream(message) as steps:
+        return [step async for step in steps]
+
+
+async def rows(client: Client) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in await client.ref("node").ask(Ps())}
+
+
+async def begun(client: Client, **request: Any) -> asyncio.Task[Any]:
+    """A stream that has brought its first item: its items, and the error behind them."""
+    first = asyncio.Event()
+
+    async def run() -> tuple[list[Any], CallHomeError | None]:
+        items = []
+        try:
+            async with client.stream(COUNTS, request) as stream:
+                async for item in stream:
+                    items.append(item)
+                    first.set()
+        except CallHomeError as error:
+            return items, error
+        return items, None
+
+    task = asyncio.create_task(run())
+    await asyncio.wait_for(first.wait(), PATIENCE)
+    return task
+
+
+async def refused(client: Client, endpoint: str) -> str:
+    """The code by which a call is refused."""
+    try:
+        await client.call(endpoint, {"items": 1}, timeout=PATIENCE)
+    except CallHomeError as error:
+        return error.code
+    return ""
+
+
+async def test_a_drained_engine_ends_what_it_has_and_stays_so_until_it_is_restarted() -> None:
+    async with serving() as client:
+        under_way = await begun(client, items=10, pause=TICK)
+        drain = asyncio.create_task(follow(client, DrainTarget(COUNTS, 60.0)))
+        await wait_until(lambda: COUNTS not in {each.endpoint for each in client.records()})
+        assert await refused(client, COUNTS) == "no_workers"
+        assert not under_way.done()
+        assert await under_way == (list(range(10)), None)
+        last = (await drain)[-1]
+        assert (last["step"], last["ok"], last["cut"]) == ("done", True, 0)
+        row = (await rows(client))[COUNTS]
+        assert row["state"] == "drained"
+        os.kill(row["pid"], signal.SIGKILL)
+
+        async def back() -> bool:
+            now = (await rows(client))[COUNTS]
+            return now["state"] == "drained" and now["pid"] not in (None, row["pid"])
+
+        await wait_until(back, 10 * PATIENCE, "its policy starts it again")
+        assert await refused(client, COUNTS) == "no_workers"
+        assert (await follow(client, RestartActors([COUNTS])))[-1]["ok"]
+        assert await client.call(COUNTS, {"items": 1}) == 0
+        assert (await rows(client))[COUNTS]["state"] == "up"
+        await check_wrong_wishes(client)
+
+
+async def test_a_second_drain_shortens_and_what_is_cut_is_counted() -> None:
+    async with serving() as client:
+        (row,) = [each for each in client.records() if each.endpoint == COUNTS]
+        endless = [await begun(client, pause=TICK) for _ in range(2)]
+        first = asyncio.create_task(follow(client, DrainTarget(f"{row.instance:x}", 600.0)))
+        await asyncio.sleep(TICK)
+        second = await follow(client, DrainTarget(str(row.instance), 2 * TICK))
+        for last in (second[-1], (await first)[-1]):
+            assert (last["ok"], last["cut"], last["left"]) == (False, 2, [COUNTS])
+            assert "2 streams were ended with an error" in last["error"]
+        for task in endless:
+            items, error = await task
+            assert items == list(range(len(items)))
+            assert isinstance(error, ConnectionLost)
+            assert "since it is drained" in str(error)
+        assert (await follow(client, RestartActors([COUNTS])))[-1]["ok"]
+
+
+async def test_a_drained_node_serves_again_in_part_and_in_whole() -> None:
+    async with serving() as client:
+        assert (await follow(client, DrainTarget()))[-1]["ok"]
+        assert await refused(client, ECHO) == "draining"
+        found = await rows(client)
+        assert {name: row["state"] for name, row in found.items()} == {
+            "router": "drained", f"{ECHO}-0": "drained", f"{ECHO}-1": "drained",
+            COUNTS: "drained", "keeper": "up",
+        }  # fmt: skip
+        os.kill(found["router"]["pid"], signal.SIGKILL)
+
+        async def router_again() -> bool:
+            return await refused(client, ECHO) == "draining"
+
+        await wait_until(router_again, 10 * PATIENCE, "a new router that refuses as well")
+        await follow(client, RestartActors([f"{ECHO}-0"]))
+        assert await client.call(ECHO, 1, timeout=PATIENCE) == 1
+        assert await refused(client, COUNTS) == "no_workers"
+        steps = await follow(client, RestartActors([]))
+        assert steps[-1]["ok"], steps
+        assert await client.call(COUNTS, {"items": 1}) == 0
+        assert {row["state"] for row in (await rows(client)).values()} == {"up"}
+
+
+async def check_wrong_wishes(client: Client) -> None:
+    with pytest.raises(SpecError, match="nor one of its engines"):
+        await follow(client, DrainTarget("router"))
+    with pytest.raises(SpecError, match="no actor of node"):
+        await follow(client, RestartActors(["nobody"]))
+    with pytest.raises(SpecError, match="up to a year"):
+        await follow(client, DrainTarget("", float("inf")))
+
+
+async def test_one_restart_at_a_time_and_whoever_leaves_ends_it_behind_the_actor() -> None:
+    async with serving() as client:
+        before = await rows(client)
+        names = [f"{ECHO}-0", f"{ECHO}-1"]
+        async with client.ref("node").stream(RestartActors(names, rolling=True)) as steps:
+            assert (await anext(steps))["actor"] == names[0]
+            with pytest.raises(Overloaded, match=f"under way already, at {names[0]}"):
+                await follow(client, RestartActors([COUNTS]))
+
+        async def serves() -> bool:
+            row = (await rows(client))[names[0]]
+            return row["state"] == "up" and row["pid"] not in (None, before[names[0]]["pid"])
+
+        await wait_until(serves, 10 * PATIENCE, "what was begun is finished")
+        await wait_until(lambda: sum(each.endpoint == ECHO for each in client.records()) == 2)
+        # An actor of the user's own, which is started anew by its name only.
+        assert (await follow(client, RestartActors(["keeper"])))[-1]["finished"] == ["keeper"]
+        after = await rows(client)
+        assert after[names[1]]["pid"] == before[names[1]]["pid"]
+        assert after["keeper"]["pid"] != before["keeper"]["pid"]
+
+
+async def test_the_first_that_does_not_come_up_ends_it(tmp_path: Path) -> None:
+    once = EngineSpec(
+        "t.once.go", "tests.cluster.workers:OnceUp", args={"file": str(tmp_path / "mark")}
+    )
+    spec = NodeSpec(engines=[once, ENGINES[1]], routers=[RouterSpec()], settings=PATIENT)
+    async with Cluster(spec) as cluster, cluster.client() as client:
+        before = {each.endpoint: each.instance for each in client.records()}
+        last = (await follow(client, RestartActors([], rolling=True)))[-1]
+        assert (last["ok"], last["finished"]) == (False, [])
+        assert last["left"] == ["t.once.go", COUNTS, "router"]
+        assert "only once" in last["error"]
+        assert await client.call("t.once.go", 7) == 7  # it was the only one: it is there still
+        assert {each.endpoint: each.instance for each in client.records()} == before
+
+
+async def test_sigterm_in_the_midst_of_a_drain_goes_on_from_there() -> None:
+    settings = Settings.load(drain_limit=4 * TICK, start_timeout=60.0)
+    spec = NodeSpec(engines=[ENGINES[1]], routers=[RouterSpec()], settings=settings)
+    async with Cluster(spec) as cluster, cluster.client() as client:
+        endless = await begun(client, pause=TICK)
+        drain = asyncio.create_task(follow(client, DrainTarget("", 600.0)))
+        await wait_until(lambda: not [each for each in client.records() if each.endpoint])
+        began = time.monotonic()
+        os.kill(cluster.nodes[0].address.pid, signal.SIGTERM)
+        _, error = await asyncio.wait_for(endless, 10 * PATIENCE)
+        assert isinstance(error, ConnectionLost)
+        _, how = await asyncio.wait_for(cluster.wait_ended(), 10 * PATIENCE)
+        assert how.clean
+        assert time.monotonic() - began < 60.0
+        await asyncio.wait({drain})
+        drain.exception()
