@@ -26,9 +26,11 @@ log = logging.getLogger("callhome")
 
 _Key: TypeAlias = tuple[int, str]
 
-#: Pauses between two attempts to reach a node, in seconds: the first, and the longest.
+#: Pauses between two attempts to reach a node, in seconds: the first, and the longest, with which
+#: one whose cable is plugged in again is seen within 5 s: a dial that is under way then may take
+#: two to fail.
 _FIRST_PAUSE: Final = 0.2
-_LONGEST_PAUSE: Final = 5.0
+_LONGEST_PAUSE: Final = 2.0
 #: What lasts so long, in seconds, is told once: nodes that start or stop beside each other meet
 #: before.
 _WORTH_TELLING: Final = 1.0

@@ -28,9 +28,10 @@ log = logging.getLogger("callhome")
 
 #: Ingresses that are followed at the same time; the workers of further ones go by own counts.
 MOST: Final = 1024
-#: Pauses between two attempts, in seconds: the first, and the longest.
+#: Pauses between two attempts, in seconds: the first, and the longest. It is told there, too, whose
+#: process is frozen: behind a cable that is plugged in again that must not be missing for long.
 _FIRST_PAUSE: Final = 0.2
-_LONGEST_PAUSE: Final = 30.0
+_LONGEST_PAUSE: Final = 5.0
 #: Loads that are kept of one ingress; those of engines whose record has not come yet are among
 #: them.
 _LOADS: Final = 65_536

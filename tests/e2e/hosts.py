@@ -111,9 +111,9 @@ def world(
             running_etcd(hosts[ETCD].address, 2379, tuple(hosts[ETCD].prefix)) as etcd,
             fleet(hosts, "" if peers else etcd.address, ttl) as nodes,
         ):
-            what = "told each other's addresses" if peers else f"joined etcd on {ETCD}"
+            what = "were told each other's addresses" if peers else f"have joined etcd on {ETCD}"
             say(
-                f"three nodes are up and have {what}, {delay * 1000:g} ms and {loss:.1%} loss "
+                f"three nodes are up and {what}, {delay * 1000:g} ms and {loss:.1%} loss "
                 f"one way, lease_ttl {ttl:g} s"
             )
             yield World(nodes, etcd, ttl, slack, say)
