@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from actors.cluster.draining import NodeDrain
 from actors.cluster.inspecting import ref_to
-from actors.cluster.steps import Work
+from actors.cluster.steps import Work, ended
 from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
 from actors.errors import CallHomeError, SpawnError
@@ -87,7 +87,7 @@ class Renewal:
         if work.abandoned and left and not failed:
             text += "; nobody wanted the others any more"
         if work.cut:
-            text += f"; {work.cut} streams were ended with an error at the limit of {limit:g} s"
+            text += f"; {ended(work.cut)} at the limit of {limit:g} s"
         if left:
             text += f"; left as they were: {', '.join(left)}"
         work.tell(
@@ -155,7 +155,7 @@ class Renewal:
         self.ending.add(record.instance)
         cut = await self._drain.drain([record], limit, _WHY, succeeded=record.kind == "ingress")
         work.cut += cut
-        how = f"; {cut} streams were ended with an error" if cut else ""
+        how = f"; {ended(cut)}" if cut else ""
         work.tell("drained", name, f"{name} has nothing under way any more{how}", cut=cut)
 
     async def _in_place(self, work: Work, status: ChildStatus) -> None:

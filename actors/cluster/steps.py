@@ -21,6 +21,13 @@ WORDS: Final = (
 )  # fmt: skip
 
 
+def ended(count: int) -> str:
+    """What is said of streams that were cut; "" for none."""
+    if not count:
+        return ""
+    return f"{count} stream{' was' if count == 1 else 's were'} ended with an error"
+
+
 class Work:
     """One piece of work of a node: it tells steps, others follow from the first on."""
 

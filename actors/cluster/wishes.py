@@ -14,7 +14,7 @@ from actors.cluster.draining import NodeDrain
 from actors.cluster.inspecting import Inspector
 from actors.cluster.rolling import ORDER, Renewal
 from actors.cluster.spec import NodeSpec
-from actors.cluster.steps import Work
+from actors.cluster.steps import Work, ended
 from actors.discovery.registry import Registry
 from actors.errors import Overloaded, SpecError
 from actors.kernel.children import ChildStatus
@@ -140,7 +140,7 @@ class Wishes:
                 states[what] = "drained"
         finally:
             watching.cancel()
-        how = f"; {cut} streams were ended with an error at the limit" if cut else ""
+        how = f"; {ended(cut)} at the limit" if cut else ""
         work.tell("drained", "" if record is None else what, f"{what} is drained{how}", cut=cut)
         left = names if cut else []
         work.tell(
