@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from actors import Client, EngineSpec, IngressSpec, NodeSpec, Settings
+from actors import Client, EngineSpec, IngressSpec, NodeSpec, RouterSpec, Settings
+from actors.cluster.spec import Place
 from actors.errors import CallHomeError
 from tests.e2e.watching import inspect
 from tests.etcd import Etcd
@@ -20,28 +21,33 @@ WHO = "t.who.go"
 
 def settings(**given: Any) -> Settings:
     """Of a node that notices soon."""
-    return Settings.load(**{"lease_ttl": TTL, "frozen_after": 1.0, "stop_grace": 2.0} | given)
+    own = {"lease_ttl": TTL, "frozen_after": 1.0, "stop_grace": 2.0, "drain_grace": 0.3}
+    return Settings.load(**own | given)
 
 
 def worker(etcd: Etcd, name: str, endpoint: str = WHO, **given: Any) -> NodeSpec:
-    """A node with an engine, which others find in etcd. ``args`` are the engine's, ``replicas``
-    how many of it there are, the rest is the node's.
+    """A node with an engine, which others find in etcd. ``args`` are the engine's, ``replicas`` how
+    many of it there are, ``place`` is the ingress's, the rest is the node's.
     """
+    door = IngressSpec(place=given.pop("place", "process"))
     replicas = given.pop("replicas", 1)
     args = {"name": name} | given.pop("args", {})
     engine = EngineSpec(endpoint, "tests.e2e.discovery_engines:Who", replicas=replicas, args=args)
     own: dict[str, Any] = {
         "settings": settings(),
-        "ingress": IngressSpec(),
+        "ingress": door,
         "routers": [],
         "etcd": etcd.address,
     }
     return NodeSpec(name=name, engines=[engine], **own | given)
 
 
-def caller(etcd: Etcd, name: str = "a", **given: Any) -> NodeSpec:
-    """A node without engines, whose router finds those of others in etcd."""
+def caller(etcd: Etcd, name: str = "a", place: Place = "process", **given: Any) -> NodeSpec:
+    """A node without engines, whose router finds those of others in etcd. One in the process of the
+    test (``place="here"``) is up sooner.
+    """
     own: dict[str, Any] = {"name": name, "settings": settings(), "etcd": etcd.address}
+    own["routers"] = [RouterSpec(place=place)]
     return NodeSpec(**own | given)
 
 
