@@ -27,6 +27,8 @@ _OPTIONS: Final = {
     "grpc.keepalive_timeout_ms": 5_000,
     "grpc.keepalive_permit_without_calls": 0,
     "grpc.max_receive_message_length": 64 * 1024 * 1024,
+    # An attempt that nobody waits for any more holds its socket no longer than this.
+    "grpc.min_reconnect_backoff_ms": 2_000,
     # A channel of its own for each attempt: else gRPC's pauses come on top of ours.
     "grpc.use_local_subchannel_pool": 1,
 }
