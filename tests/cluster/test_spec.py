@@ -142,8 +142,23 @@ def test_a_port_for_calls_home_is_one_routers_only() -> None:
         NodeSpec(routers=two, peers=["a:1"], settings=fixed)
     with pytest.raises(SpecError, match="call_home_port"):
         NodeSpec(routers=two, directory="/shared/kv", settings=fixed)
+    with pytest.raises(SpecError, match="call_home_port"):
+        NodeSpec(routers=two, etcd="etcd://h:1", settings=fixed)
     NodeSpec(routers=two, settings=fixed)
     NodeSpec(peers=["a:1"], settings=fixed)
+
+
+def test_engines_are_of_the_namespace_of_their_node() -> None:
+    names = ("red.shout.go", "redder.shout.go")
+    engines = [EngineSpec(name, spec_targets.Shout) for name in names]
+    assert NodeSpec(engines=engines[:1], namespace="red").namespace == "red"
+    with pytest.raises(SpecError) as caught:
+        NodeSpec(engines=engines, namespace="red")
+    assert str(caught.value).startswith(
+        "NodeSpec.engines[1].endpoint: 'redder.shout.go' is not in the namespace of its node, 'red'"
+    )
+    with pytest.raises(SpecError, match=r"namespace: 'red\.shout' is not allowed"):
+        NodeSpec(namespace="red.shout")
 
 
 def test_a_shared_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
