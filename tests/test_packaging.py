@@ -16,11 +16,20 @@ def setup() -> configparser.ConfigParser:
 
 
 def test_the_floors_that_are_tried_are_those_that_are_allowed() -> None:
-    allowed = setup()["options"]["install_requires"].split("\n")
     tried = (ROOT / ".ci" / "floors.txt").read_text().splitlines()
-    assert {line.replace(" >= ", "==") for line in allowed if line} == {
+    assert floors("options", "install_requires") | floors("options.extras_require", "etcd") == {
         line for line in tried if not line.startswith("#")
     }
+
+
+def floors(section: str, key: str) -> set[str]:
+    lines = setup()[section][key].split("\n")
+    return {line.replace(" >= ", "==") for line in lines if line and not line.startswith("#")}
+
+
+def test_the_tests_have_what_the_extra_for_etcd_brings() -> None:
+    extras = "options.extras_require"
+    assert floors(extras, "etcd") <= floors(extras, "test")
 
 
 def test_the_changelog_knows_this_version() -> None:
