@@ -7,6 +7,8 @@ on the time given.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
 import gc
 import time
 from collections.abc import Callable, Sequence
@@ -44,6 +46,8 @@ examples:
 """
 #: One input in so many has its memory looked at, which makes it several times slower.
 _WEIGHED: Final = 50
+#: Inputs that are weighed come in rows of so many; see ``judge``.
+_ROW: Final = 25
 #: CPU or not, a decoder's turn: short, so that a run that is ended early has tried all of them.
 _TURN: Final = 1.0
 #: Findings of one decoder that are shown; more of them have the same few causes.
@@ -70,6 +74,7 @@ class Course:
         self._random = Random(f"{seed} {target.name}")
         self._samples = target.samples(self._random)
         self._fresh = list(self._samples)
+        self._weigh = False
         self.inputs = 0
         self.refused = 0
         self.slowest = 0.0
@@ -84,12 +89,15 @@ class Course:
 
     def step(self) -> None:
         """One input: a sample as it is at first, then changed ones."""
-        random, self.inputs = self._random, self.inputs + 1
+        random = self._random
+        if self.inputs % _ROW == 0:
+            self._weigh = not self.inputs or random.randrange(_WEIGHED) == 0
+        self.inputs += 1
         if self._fresh:
             data = self._fresh.pop()
         else:
             data = mutate(random.choice(self._samples), random.choice(self._samples), random)
-        weigh = random.randrange(_WEIGHED) == 0
+        weigh = self._weigh
         fault, spent, refused = judge(self.target, data, weigh)
         self.refused += refused
         if not weigh:
@@ -165,7 +173,6 @@ def _all(
         while (gone := time.monotonic() - start) < seconds:
             for course in courses:
                 course.go_on(min(turn, max(0.05, seconds - gone)))
-            gc.collect()
             if not before:
                 before = _rss()
             if gone - told >= 5:
@@ -181,8 +188,14 @@ def _all(
 
 
 def _rss() -> int:
+    """Bytes that the process needs: what the allocator merely keeps, some MB between others, goes
+    back to the system first, where the C library can do that.
+    """
     import psutil
 
+    gc.collect()
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
     return int(psutil.Process().memory_info().rss)
 
 

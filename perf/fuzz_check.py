@@ -109,23 +109,24 @@ def watched() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+        tracemalloc.stop()
 
 
 def judge(target: Target, data: bytes, weigh: bool) -> tuple[Fault | None, float, bool]:
     """The fault, the CPU seconds and whether the input was refused; within ``watched``.
 
-    ``weigh``: look at the memory that it takes, too, which makes it several times slower.
+    ``weigh``: look at the memory that it takes, too, which makes it several times slower. Inputs
+    that are weighed come in a row: each time that it stops, tracemalloc loses what it has noted of
+    each place that allocates, some 700 bytes here.
     """
-    if weigh:
-        tracemalloc.start()
+    held = _begin_to_weigh() if weigh else _end_weighing()
     signal.setitimer(signal.ITIMER_PROF, HANGS)
     start = time.thread_time()
     fault, refused = _tried(target, data)
     spent = time.thread_time() - start
     signal.setitimer(signal.ITIMER_PROF, 0)
     if weigh:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        peak = tracemalloc.get_traced_memory()[1] - held
         allowed = target.most + BYTES_EACH * len(data)
         if fault is None and peak > allowed:
             text = f"{peak:,} bytes for {len(data):,} of input; {allowed:,} are allowed"
@@ -133,6 +134,20 @@ def judge(target: Target, data: bytes, weigh: bool) -> tuple[Fault | None, float
     elif fault is None and spent > MOST_SECONDS:
         fault = Fault("slow", target.name, f"{spent:.2f} s of CPU; {MOST_SECONDS:g} are allowed")
     return fault, spent, refused
+
+
+def _begin_to_weigh() -> int:
+    """Bytes that count for nothing: inputs before this one have left them."""
+    if not tracemalloc.is_tracing():
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def _end_weighing() -> int:
+    if tracemalloc.is_tracing():
+        tracemalloc.stop()
+    return 0
 
 
 def _tried(target: Target, data: bytes) -> tuple[Fault | None, bool]:

@@ -4,6 +4,8 @@ what it has found stays fixed.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import re
 import time
 import tracemalloc
@@ -49,6 +51,34 @@ def test_every_decoder_stands_some_hundred_wrong_inputs(name: str) -> None:
         course.step()
     assert course.found == {}
     assert course.inputs == 400
+
+
+class Heap(ctypes.Structure):
+    """What the C library's ``mallinfo2`` tells."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "used", "fordblks", "keepcost"),
+        )
+    )
+
+
+def test_what_was_weighed_leaves_nothing_behind() -> None:
+    heap = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if heap is None:
+        pytest.skip("needs mallinfo2, which glibc has since 2.33: the heap is looked at")
+    heap.restype = Heap
+    course = Course(TARGETS["failures"], seed=1)
+    sizes = []
+    for _ in range(2):
+        for _ in range(1500):
+            data = course._random.choice(course._samples)
+            judge(course.target, data, weigh=True)
+        gc.collect()
+        sizes.append(heap().used)
+    assert sizes[1] - sizes[0] < 200_000  # it was a million when each was a session of its own
 
 
 def test_the_same_seed_makes_the_same_inputs() -> None:
