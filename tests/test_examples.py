@@ -123,6 +123,7 @@ def test_without_etcd_the_example_says_what_is_missing() -> None:
                 "told: frozen, thawed",
             ],
         ),
+        ("canary", ["others: 10 of 10 calls", "both are back"]),
         ("frames", ["largest 7", "twice: FrameReleased", "'writeable': False", "right: True"]),
     ],
 )

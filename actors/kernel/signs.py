@@ -69,7 +69,8 @@ def read_sign(data: bytes, incarnation: int) -> Sign | None:
     if not since:
         return Sign(beat / 1e9, turn / 1e9, lag / 1e9)
     text = why.partition(b"\0")[0].decode("utf-8", "ignore")
-    text = "".join(each if each.isprintable() else " " for each in text)
+    if not text.isprintable():  # it goes to terminals
+        text = "".join(each if each.isprintable() else " " for each in text)
     return Sign(beat / 1e9, turn / 1e9, lag / 1e9, since / 1e9, text or "it does not say why")
 
 
