@@ -66,6 +66,33 @@ def node(name: str, etcd: str) -> NodeSpec:
     )
 
 
+class Machine:
+    """What would be a program of its own on a machine of its own: a node as long as it is wanted.
+
+    ``started`` is its cluster, once it is up. All of them start and stop at the same time.
+    """
+
+    def __init__(self, spec: NodeSpec) -> None:
+        self.started: asyncio.Future[Cluster] = asyncio.get_running_loop().create_future()
+        self._leave = asyncio.Event()
+        self._task = asyncio.create_task(self._run(spec))
+
+    async def _run(self, spec: NodeSpec) -> None:
+        try:
+            async with Cluster(spec, cluster=NAME) as cluster:
+                self.started.set_result(cluster)
+                await self._leave.wait()
+        except CallHomeError as error:
+            if self.started.done():
+                raise
+            self.started.set_exception(error)
+
+    async def stop(self) -> None:
+        """Stop the node in order."""
+        self._leave.set()
+        await self._task
+
+
 def tell(what: str, text: str) -> None:
     print(f"{what:<10} {text}", flush=True)
 
@@ -215,11 +242,11 @@ async def command(*words: str) -> None:
 
 
 async def away(clients: Sequence[Client], etcd: Etcd) -> None:
-    """etcd is gone for a second and a half: who is known goes on."""
+    """etcd is gone for a second: who is known goes on."""
     async with calling(clients, "etcd was away"):
         etcd.kill()
         tell("etcd", "killed")
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(1.0)
         await asyncio.to_thread(etcd.start)
         tell("etcd", "is there again")
         await asyncio.sleep(0.5)
@@ -234,9 +261,10 @@ async def main() -> int:
     with some_etcd() as (address, etcd):
         began = time.monotonic()
         async with contextlib.AsyncExitStack() as stack:
-            clusters = [Cluster(node(name, address), cluster=NAME) for name in MACHINES]
-            for cluster in clusters:
-                await stack.enter_async_context(cluster)
+            machines = [Machine(node(name, address)) for name in MACHINES]
+            for machine in machines:
+                stack.push_async_callback(machine.stop)
+            clusters = [await machine.started for machine in machines]
             clients = [await stack.enter_async_context(each.client()) for each in clusters]
             tell("up", f"three nodes after {time.monotonic() - began:.2f} s, joined in {address}")
             for cluster in clusters:
