@@ -27,7 +27,12 @@ from tests.ports import free_address
 from tests.waiting import PATIENCE, wait_until_sync
 
 #: Elections of one voter need no second each; a lease may then be as short as one.
-_QUICK = ("--heartbeat-interval=20", "--election-timeout=200", "--unsafe-no-fsync")
+_QUICK = (
+    "--heartbeat-interval=20",
+    "--election-timeout=200",
+    "--unsafe-no-fsync",
+    "--bcrypt-cost=4",
+)
 #: Reads a command line (JSON) and starts it, or an empty line and waits for what it started.
 _KEEPER = """
 import json, subprocess, sys

@@ -205,20 +205,30 @@ async def test_a_user_and_a_password_are_used_where_etcd_asks_for_them(
     etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running_etcd() as server:
-        server.ctl("user", "add", "root:word", "--interactive=false")
+        for name in ("root", "node"):
+            server.ctl("user", "add", f"{name}:word", "--interactive=false")
+        server.ctl("role", "add", "records")
+        server.ctl("role", "grant-permission", "records", "--prefix=true", "readwrite", ROOT)
+        server.ctl("user", "grant-role", "node", "records")
         server.ctl("auth", "enable")
         found = EtcdDiscovery(server.address, ttl=TTL)
         await found.subscribe(lambda change: None)
         assert "user name is empty; give ETCD_AUTH_USERNAME" in found.state()
         found.stop()
-        monkeypatch.setenv("ETCD_AUTH_USERNAME", "root")
+        monkeypatch.setenv("ETCD_AUTH_USERNAME", "node")
         monkeypatch.setenv("ETCD_AUTH_PASSWORD", "wrong")
         async with reader(server.address) as (found, _):
             assert "it does not let us in: etcdserver: authentication failed" in found.state()
         monkeypatch.setenv("ETCD_AUTH_PASSWORD", "word")
-        async with reader(server.address) as (found, heard), publisher(server.address, 1):
+        async with (
+            reader(server.address) as (found, heard),
+            publisher(server.address, 1) as writer,
+        ):
             await wait_until(lambda: heard.instances == {1}, PATIENCE)
-            assert found.state() == ""
+            await asyncio.sleep(TTL / 2)  # the lease is renewed, and its keys are asked for
+            assert found.state() == writer.state() == ""
+            await writer.close()
+            await wait_until(lambda: not heard.known, PATIENCE)
     assert "word" not in caplog.text.replace("password", "")
 
 
