@@ -264,7 +264,7 @@ async def main() -> int:
             machines = [Machine(node(name, address)) for name in MACHINES]
             for machine in machines:
                 stack.push_async_callback(machine.stop)
-            clusters = [await machine.started for machine in machines]
+            clusters = [await asyncio.shield(machine.started) for machine in machines]
             clients = [await stack.enter_async_context(each.client()) for each in clusters]
             tell("up", f"three nodes after {time.monotonic() - began:.2f} s, joined in {address}")
             for cluster in clusters:
