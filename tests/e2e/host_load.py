@@ -222,6 +222,10 @@ class Talks:
                 return f"{type(error).__name__}: {error}"
             return ""
 
+    def waiting(self) -> list[tuple[str, str]]:
+        """The pairs of the streams that have not ended yet."""
+        return [pair for task, pair in self._talks.items() if not task.done()]
+
     async def ends(self, within: float) -> Iterator[tuple[tuple[str, str], str]]:
         """Each pair and how its stream has ended: "" whole, else with which error. Raises Broken
         for one that was neither.
