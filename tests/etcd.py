@@ -71,11 +71,19 @@ class Etcd:
     """One etcd server and its data; ``start`` it, and ``close`` it in the end.
 
     ``host`` is where it listens. ``enter`` is put before its command and those of ``etcdctl``:
-    ``("ip", "netns", "exec", NAME)`` makes it run in a network namespace.
+    ``("ip", "netns", "exec", NAME)`` makes it run in a network namespace. ``members``: the URL of
+    each member of its cluster for the others, the own one first; it is alone without.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, enter: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        enter: tuple[str, ...] = (),
+        members: tuple[str, ...] = (),
+    ) -> None:
         self._enter = enter
+        self._members = members
         self._folder = tempfile.mkdtemp(prefix="etcd-", dir="/tmp")
         self._log = os.path.join(self._folder, "log")
         self._data = os.path.join(self._folder, "data")
@@ -107,16 +115,26 @@ class Etcd:
             f"--data-dir={self._data}",
             f"--listen-client-urls={url}",
             f"--advertise-client-urls={url}",
-            # No other member will ever come; so any port does, and the one told is nobody's.
-            "--listen-peer-urls=http://127.0.0.1:0",
-            "--initial-advertise-peer-urls=http://127.0.0.1:1",
-            "--initial-cluster=default=http://127.0.0.1:1",
+            *self._membership(),
             "--log-level=error",
             *_QUICK,
         ]
         self.pid = int(self._ask(json.dumps([command, self._log])))
         if wait:
             wait_until_sync(self.answers, 4 * PATIENCE, f"etcd answers; its log: {self._log}")
+
+    def _membership(self) -> list[str]:
+        # Where no other will ever come any port does, and the one told is nobody's.
+        listen, told = "http://127.0.0.1:0", "http://127.0.0.1:1"
+        if self._members:
+            listen = told = self._members[0]
+        all_of_it = ",".join(f"{each[7:]}={each}" for each in sorted(self._members or (told,)))
+        return [
+            f"--name={told[7:]}",
+            f"--listen-peer-urls={listen}",
+            f"--initial-advertise-peer-urls={told}",
+            f"--initial-cluster={all_of_it}",
+        ]
 
     def _ask(self, line: str) -> str:
         assert self._keeper.stdin is not None
@@ -212,6 +230,21 @@ def running_etcd(
         yield server
     finally:
         server.close()
+
+
+@contextlib.contextmanager
+def etcd_cluster(size: int) -> Iterator[list[Etcd]]:
+    """The members of an etcd that outlives the loss of some of them."""
+    urls = [f"http://{free_address()}" for _ in range(size)]
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for number in range(size):
+            servers.append(Etcd(members=(*urls[number:], *urls[:number])))
+            stack.callback(servers[-1].close)
+            servers[-1].start(wait=False)
+        for server in servers:
+            wait_until_sync(server.answers, 4 * PATIENCE, "all members answer")
+        yield servers
 
 
 @pytest.fixture(scope="session")

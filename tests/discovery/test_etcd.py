@@ -20,7 +20,7 @@ from actors.discovery.etcd_records import Pair, Told
 from actors.messages import Added, Removed, Snapshot
 from tests.discovery.etcd_rig import PATIENCE, ROOT, TTL, Heard, key, node, publisher, reader
 from tests.discovery.samples import DYNAMO, engine
-from tests.etcd import Etcd
+from tests.etcd import Etcd, etcd_cluster, require_etcd
 from tests.ports import free_address
 from tests.waiting import TICK, wait_until
 
@@ -227,6 +227,20 @@ async def test_another_member_is_used_when_one_is_gone(etcd: Etcd) -> None:
         async with reader(address) as (found, heard):
             assert heard.instances == {1}
             assert found.state() == ""
+
+
+async def test_a_member_that_hangs_is_left_for_another() -> None:
+    require_etcd()
+    with etcd_cluster(3) as members:
+        address = "etcd://" + ",".join(each.endpoint for each in members)
+        async with reader(address, ttl=2.0) as (found, heard), publisher(address, 1, ttl=2.0) as it:
+            await wait_until(lambda: heard.instances == {1}, PATIENCE)
+            members[0].freeze()  # both are connected to it
+            it.changed(Added(engine(2)))
+            await wait_until(lambda: heard.instances == {1, 2}, PATIENCE)
+            assert heard.removed == []
+            assert found.state() == it.state() == ""
+            members[0].thaw()
 
 
 class Cable:
