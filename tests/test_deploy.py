@@ -15,7 +15,7 @@ import pytest
 
 from actors import Cluster, NodeSpec, Settings
 from actors.cli.parser import parser
-from actors.cluster.plan import patience
+from actors.cluster.plan import GRACE, patience
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,8 +72,8 @@ def test_who_waits_for_a_node_waits_long_enough() -> None:
 
     table = tomllib.loads((DEPLOY / "node.toml").read_text())["settings"]
     settings = Settings.load(table, environ={})
-    stop = patience(settings) + settings.drain_grace
-    drain = settings.drain_grace + settings.drain_limit
+    stop = patience(settings)
+    drain = GRACE + settings.drain_grace + settings.drain_limit
     assert float(given(UNIT, r"TimeoutStopSec=(\d+)")) > stop
     assert float(given(DEPLOY / "compose.yaml", r"stop_grace_period: (\d+)s")) > stop
     node = DEPLOY / "kubernetes" / "node.yaml"
