@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two lines of what is under way still.
 _EVERY: Final = 1.0
+#: So many of them at most: all steps are kept until the work is over.
+_LINES: Final = 3600
 _WHY: Final = "it is drained"
 #: Longest limit, in seconds.
 _LONGEST: Final = 31_536_000.0
@@ -149,8 +151,8 @@ class Wishes:
         )  # fmt: skip
 
     async def _watch(self, work: Work, what: str, names: Sequence[str]) -> None:
-        """Tell again and again what is under way."""
-        while True:
+        """Tell again and again what is under way, as long as somebody may look on."""
+        for _ in range(_LINES):
             await asyncio.sleep(_EVERY)
             counts = []
             for status in self._named(names):

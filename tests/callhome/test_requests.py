@@ -308,3 +308,21 @@ async def test_a_caller_that_fails_on_its_answer_harms_no_other(
         b.ask("other")
         assert await b.answer("other") == b"other"
         assert "the caller's own" in caplog.text
+
+
+async def test_connections_that_are_retired_bring_their_replies_and_take_nothing_more() -> None:
+    async with bench() as b:
+        b.ask("before")
+        await wait_until(lambda: b.replies)
+        b.client.retire(b.server.address)
+        b.ask("behind")
+        await wait_until(lambda: len(b.replies) == 2)
+        assert b.server.connections == 2
+        b.replies[1](b"2")
+        assert await b.answer("behind") == b"2"
+        b.replies[0](b"1")
+        assert await b.answer("before") == b"1"
+        await wait_until(lambda: b.server.connections == 1, what="the old one is closed")
+        b.client.retire(b.server.address)
+        await wait_until(lambda: b.server.connections == 0, what="an idle one at once")
+        b.client.retire("127.0.0.1:1")  # nobody we know

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator
 
@@ -13,6 +14,8 @@ from tests.callhome.bench import caller
 from tests.callhome.sockets import a_net, read_all, read_exactly, reset
 from tests.waiting import TICK, wait_until
 from transport.callhome import server as server_module
+from transport.callhome.listener import bound_socket
+from transport.callhome.net import Net
 from transport.callhome.server import Reply, RequestServer
 from transport.errors import LocalProtocolError, SpecError
 from transport.wire.request import RequestFrame, pack_reply, pack_request
@@ -277,3 +280,53 @@ async def test_an_address_that_cannot_be_bound_names_the_setting() -> None:
         with pytest.raises(SpecError, match="listen of the ingress"):
             second.open()
         second.close()
+
+
+def _ingress(net: Net, sock: socket.socket) -> Ingress:
+    made: list[Ingress] = []
+
+    def handle(frame: RequestFrame, reply: Reply) -> None:
+        made[0].handle(frame, reply)
+
+    made.append(Ingress(RequestServer(net, "127.0.0.1", 0, handle, sock=sock)))
+    return made[0]
+
+
+def _parted(server: RequestServer) -> bool:
+    server.part()
+    return not server.connections
+
+
+async def test_two_servers_share_a_socket_and_one_leaves_it() -> None:
+    """Nobody is refused, and a connection ends where nothing is under way on it."""
+    with a_net() as net:
+        sock = bound_socket("127.0.0.1", 0, "listen")
+        servers = []
+        for _ in range(2):
+            shared = socket.socket(fileno=os.dup(sock.fileno()))
+            servers.append(_ingress(net, shared))
+        old, new = servers
+        old.server.open()
+        with await caller(old.server.address) as busy, await caller(old.server.address) as idle:
+            busy.sendall(request() + request()[:-1])
+            await wait_until(lambda: old.replies and old.server.connections == 2)
+            new.server.open()
+            assert new.server.address == old.server.address
+            old.server.leave()
+            with await caller(new.server.address) as later:
+                later.sendall(request())
+                await wait_until(lambda: new.replies)
+            old.server.part()
+            assert await read_all(idle) == b""
+            old.replies[0](b"one")
+            assert await read_exactly(busy, len(pack_reply(b"one"))) == pack_reply(b"one")
+            old.server.part()
+            assert old.server.connections == 1  # another request has begun
+            busy.sendall(request()[-1:])
+            await wait_until(lambda: len(old.replies) == 2)
+            old.replies[1](b"two")
+            await wait_until(lambda: _parted(old.server))
+            assert await read_all(busy) == pack_reply(b"two")
+        for each in servers:
+            each.server.close()
+        sock.close()
