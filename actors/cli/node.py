@@ -123,6 +123,7 @@ async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any
         "listen": record.via or None,
         "state": "here" if verdict.well else verdict.code,
         "since": None if verdict.well else round(now - verdict.since, 1),
+        "lag": vigil.lag(record.address, now),
         "pid": record.address.pid,
         "cores": _affinity(record.address.pid),
         "rss": None,  # of the whole program, not of the actor

@@ -148,6 +148,9 @@ class EngineActor(Actor):
             "capacity": self.capacity,
         }
 
+    def _counters_of_role(self) -> dict[str, int]:
+        return self.canary.counts()
+
     def make_context(self, message: Open, deadline: float | None) -> EngineContext:
         return EngineContext(
             message.request_id, message.metadata, deadline, self.runtime, self._lookup

@@ -39,6 +39,8 @@ _LEAST: Final = 0.02
 #: ``canary_wait``.
 _PAUSE: Final = 1.0
 _TEXT: Final = 150
+#: Looks for an answer within ``canary_timeout``.
+_STEPS: Final = 10
 
 
 class Canary:
@@ -94,6 +96,14 @@ class Canary:
         """Whether a handler still has a canary that was given up."""
         return self._running is not None and self._context.killed
 
+    def counts(self) -> dict[str, int]:
+        """For ``callhome ps --counters``; ``stuck`` is 1 while a handler does not end."""
+        return {
+            "canary.sent": self.sent,
+            "canary.failed": self.failed,
+            "canary.stuck": int(self.stuck),
+        }
+
     async def _look_after(self) -> None:
         look = max(min(_LOOK, self._wait / _PART), _LEAST)
         while True:
@@ -132,7 +142,7 @@ class Canary:
             self._answer(stream, first), name=f"{self._actor.name} answers its canary"
         )
         self._running.add_done_callback(self._ended)
-        await asyncio.wait({first}, timeout=self._limit)
+        await self._wait_for(first)
         why = first.result() if first.done() else f"its canary got no item within {self._limit:g} s"
         if not first.done():
             self._end()
@@ -146,6 +156,17 @@ class Canary:
         self._pause *= 2
         self._tell(why)
 
+    async def _wait_for(self, first: asyncio.Future[str]) -> None:
+        """Until the first item, or the limit: of the time that something else blocks the loop, or
+        the process stands still, no more counts than of any step.
+        """
+        step = self._limit / _STEPS
+        left = self._limit
+        while left > 0 and not first.done():
+            began = self._loop.time()
+            await asyncio.wait({first}, timeout=min(step, left))
+            left -= min(self._loop.time() - began, 2 * step)
+
     def _stream(self) -> Served:
         """A stream that nobody has opened; its request is whole."""
         actor, settings = self._actor, self._actor.settings
@@ -153,9 +174,9 @@ class Canary:
         message = Open(
             0, actor.address, actor.endpoint, many, settings.codec, True,
             b"" if many else self._payload, [], [], settings.window_items, settings.window_bytes,
-            self._limit, {CANARY: str(self.sent)}, f"canary-{self.sent}",
+            None, {CANARY: str(self.sent)}, f"canary-{self.sent}",
         )  # fmt: skip
-        context = actor.make_context(message, self._loop.time() + self._limit)
+        context = actor.make_context(message, None)
         stream = Served(actor.serving, message, context)
         if many:
             stream.feed_window.arrive(1, len(self._payload))

@@ -205,6 +205,10 @@ class Actor:
             "capacity": None,
         }
 
+    def _counters_of_role(self) -> dict[str, int]:
+        """Counters of its role, for ``callhome ps --counters``."""
+        return {}
+
     @handles(Inspect)
     async def inspect(self, message: Inspect) -> AsyncIterator[dict[str, Any]]:
         """Counters and load; a stream, so that a busy mailbox does not hide them."""
@@ -217,7 +221,7 @@ class Actor:
         counters |= {
             f"calls.{name}": count for name, count in self.runtime.home.between.statistics().items()
         }
-        yield self.carries() | {"counters": counters}
+        yield self.carries() | {"counters": counters | self._counters_of_role()}
 
     @handles(InspectMemory)
     async def inspect_memory(self, message: InspectMemory) -> AsyncIterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ GO, BLOCK = "t.unready.go", "t.unready.block"
 SLACK = 3 * PATIENCE
 WHY = "its canary raised RuntimeError: the weights are gone"
 TTL = 2.0
-QUICK = {"canary_wait": 0.5, "canary_timeout": 2.0}
+QUICK: dict[str, Any] = {"canary_wait": 0.5, "canary_timeout": 2.0}
 
 
 @pytest.fixture(scope="module", params=ROADS)

@@ -256,9 +256,12 @@ async def test_c36_real_items_are_as_good_as_a_canary_and_error_items_are_not(
             await asyncio.sleep(0.05)
         assert at.actor.canary.sent == before, "there were items all the time"
         Behaviour.how = "error"
-        for _ in range(4):
+
+        def sent() -> bool:
             at.open("real")
-        await at.sent()
+            return at.actor.canary.sent > before
+
+        await wait_until(sent, what="a canary, for all that come are error items")
         await at.until("unready")
         Behaviour.how = "well"
         at.actor.canary._due += 1000.0  # so that it is no canary that finds it well
@@ -321,6 +324,29 @@ async def test_c36_a_handler_that_hangs_in_its_thread_keeps_its_place_and_gets_n
         await at.sent()
         await at.until("well")
         assert Behaviour.most == 2
+
+
+async def blocks(request: Any, ctx: Context) -> AsyncIterator[Any]:
+    if request == "canary":
+        Behaviour.now += 1
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+    else:
+        time.sleep(5 * LIMIT)  # noqa: ASYNC251 - the fault that is tried
+        raise ValueError("and no item shows that it works")
+    yield answer(request, ctx)
+
+
+async def test_b144_a_loop_that_another_stream_blocks_is_no_fault_of_a_canary(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path, blocks) as at:
+        await wait_until(lambda: at.actor.canary.sent == 2 and Behaviour.now == 2)
+        stream = at.open("real")  # read while the canary is under way
+        await at.home.ended(stream)
+        await at.sent()
+        assert at.actor.canary.failed == 0
+        assert at.verdict().well
 
 
 @pytest.mark.parametrize("settings", [{"canary_wait": 0.0}, {"frozen_after": 0.0}])
