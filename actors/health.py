@@ -25,14 +25,15 @@ _OVER: Final = "ended"
 _LEAVING: Final = "leaving"
 _DRAINS: Final = ("draining", "drained")
 _LATE: Final = 1.0
+_PLACED: Final = "it runs in the launcher's own program: its log says more"
 
 
 class Health(NamedTuple):
     """Ask a node, as a stream of one item, how it is. The item is a dict: ``stops`` (why it takes
     nothing new, "" if it does), ``lag`` (seconds that its own loop took to turn, None: unknown)
     and ``actors``, one dict each: ``name, role, endpoint, instance, pid, state, since, reason, lag,
-    peers, discovery, advertised`` as in a row of ``Ps``; the state of one that its spec places in
-    the launcher's process and that is not there is ``missing``.
+    peers, discovery, advertised`` as in a row of ``Ps``, and ``placed`` of one that runs in the
+    launcher's process; its state is ``here``, or ``missing``.
     """
 
 
@@ -102,7 +103,8 @@ def _of_actor(
     bad = state != _OVER
     if state in _DRAINS and not alone:
         bad = not _others(row, rows)
-    return [Finding(who, text, _action(state, name, pid), bad), *found]
+    action = _PLACED if row.get("placed") else _action(state, name, pid)
+    return [Finding(who, text, action, bad), *found]
 
 
 def _others(row: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> bool:
@@ -125,7 +127,6 @@ def _action(state: str, name: object, pid: object) -> str:
         "starting": "wait for it",
         "restarting": "wait for it; the node's log says why it had ended",
         "failed": f"mend the cause, then '{again}'",
-        "missing": "it belongs to the launcher's own program: its log says more",
         "stopped": "the node stops, or its start has failed: its log says more",
     }.get(state, "")
 

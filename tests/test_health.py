@@ -58,10 +58,16 @@ def test_c36_who_is_not_well_makes_its_node_unready(state: str, reason: str, wor
     assert "'callhome restart e-1' starts it anew" in line
 
 
-@pytest.mark.parametrize("state", ["starting", "restarting", "failed", "missing", "stopped"])
+@pytest.mark.parametrize("state", ["starting", "restarting", "failed", "stopped"])
 def test_who_is_not_up_makes_its_node_unready_and_it_says_what_to_do(state: str) -> None:
     (line,) = bad(row(), row("e-1", state=state, reason="it was\nkilled", pid=None))
     assert line.startswith(f"engine e-1: {state}: it was killed; ")
+
+
+def test_who_runs_in_the_launchers_program_is_not_to_be_restarted() -> None:
+    for state in ("missing", "unready"):
+        (line,) = bad(row("e-1", state=state, placed=True))
+        assert line.endswith("; it runs in the launcher's own program: its log says more")
 
 
 def test_a_node_that_takes_nothing_new_is_not_ready() -> None:

@@ -53,7 +53,7 @@ async def _row(
 
 def _placed(inspector: Inspector, name: str, role: str, record: Record | None) -> dict[str, Any]:
     """One in the launcher's process: its record goes when it ends."""
-    row: dict[str, Any] = {"name": name, "role": role, "state": "missing"}
+    row: dict[str, Any] = {"name": name, "role": role, "state": "missing", "placed": True}
     if record is None:
         return row
     here = {"state": "here", "endpoint": record.endpoint or None, "instance": record.instance}
