@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgpack
 
+from actors.discovery.etcd_records import Pair, read_pair, record_key
 from actors.discovery.record import BadRecord, pack_record, read_record
 from actors.messages import Record
 from perf.fuzz_check import TYPED, Broken, Target, quiet
@@ -252,6 +253,11 @@ def _record_samples(_: Random) -> list[bytes]:
     return [json.dumps(pack_record(each, "127.0.0.1:80", 7)).encode() for each in records]
 
 
+def _etcd(data: bytes) -> None:
+    key = record_key("n.c.e", 5)
+    quiet(lambda: read_pair(Pair(key, data, 1)), typed=(BadRecord,))
+
+
 def _adapter(data: bytes) -> None:
     class Odd:
         decode = encode = data
@@ -273,6 +279,7 @@ TARGETS: Final = (
     Target("beside", _beside_samples, _beside, (*TYPED, StaleHandle, AttachFailed)),
     Target("failures", _failure_samples, _failure),
     Target("record", _record_samples, _record),
+    Target("etcd", _record_samples, _etcd),
     Target("adapter", _adapter_samples, _adapter),
 )
 """Decoders of values."""
