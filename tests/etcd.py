@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -163,9 +164,14 @@ class Etcd:
             self.pid = 0
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay, nothing is answered."""
+        """SIGSTOP: connections stay, nothing is answered from when this returns."""
         os.kill(self.pid, signal.SIGSTOP)
         self._frozen = True
+        wait_until_sync(self._stands, what="all threads of etcd have stopped")
+
+    def _stands(self) -> bool:
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return all(each.read_text().rpartition(")")[2].split()[0] == "T" for each in tasks)
 
     def thaw(self) -> None:
         """SIGCONT."""

@@ -308,7 +308,8 @@ class EtcdPublisher:
             key=put.key,
             mod_revision=revision,
         )
-        return await self._txn(connection, same, rpc.RequestOp(request_put=put))
+        request = rpc.TxnRequest(compare=[same], success=[rpc.RequestOp(request_put=put)])
+        return bool((await connection.call("Txn", request, self._pause)).succeeded)
 
     async def _delete(self, connection: Connection, key: bytes) -> None:
         rpc = connection.rpc
@@ -316,13 +317,12 @@ class EtcdPublisher:
             result=rpc.Compare.EQUAL, target=rpc.Compare.LEASE, key=key, lease=self._lease
         )
         delete = rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))
-        await self._txn(connection, ours, delete)
-        self._written.pop(key, None)
-
-    async def _txn(self, connection: Connection, condition: Any, step: Any) -> bool:
-        request = connection.rpc.TxnRequest(compare=[condition], success=[step])
+        look = rpc.RequestOp(request_range=rpc.RangeRequest(key=key, count_only=True))
+        request = rpc.TxnRequest(compare=[ours], success=[delete], failure=[look])
         answer = await connection.call("Txn", request, self._pause)
-        return bool(answer.succeeded)
+        if not answer.succeeded and answer.responses[0].response_range.count:
+            self._succeeded = True
+        self._written.pop(key, None)
 
     async def _last(self) -> None:
         """The lease goes, and with it what hangs on it."""
