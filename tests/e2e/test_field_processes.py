@@ -149,7 +149,7 @@ async def test_b55_who_hears_no_sigterm_is_killed_and_that_is_told(
 
 
 async def test_b57_a_crash_loop_is_braked_and_ends(tmp_path: Path) -> None:
-    lives = {"at-once": 0.01, "soon": 1.0}
+    lives = {"at-once": 0.01, "soon": 0.4}
     loops = [
         ActorSpec(
             name, f"{ENGINES}:Breaks", args={"file": str(tmp_path / name), "life": life, "code": 1}

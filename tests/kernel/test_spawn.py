@@ -268,7 +268,7 @@ import asyncio, json, sys
 from actors.kernel.spawn import Child, Launch
 
 async def main():
-    child = Child(Launch(json.loads(sys.argv[1]), death_signal=json.loads(sys.argv[2])))
+    child = Child(Launch(json.loads(sys.argv[1]), death_signal=json.loads(sys.argv[2]), linger=0.5))
     child.launch(20)
     print((await child.wait_ready()).pid, flush=True)
     await asyncio.Event().wait()
@@ -297,7 +297,7 @@ async def test_children_of_a_killed_parent_are_gone(
     pid = int(await parent.stdout.readline())
     assert start_time(pid)
     parent.kill()
-    # Without the signal it is the watcher thread: SIGTERM at once, a hard exit 2 s later.
+    # Without the signal it is the watcher thread: SIGTERM at once, a hard exit half a second later.
     await wait_until(lambda: start_time(pid) == 0, timeout=6 * PATIENCE)
     await parent.wait()
     await wait_until(lambda: not os.path.exists(f"/proc/{pid}"), what="it is reaped by its heir")

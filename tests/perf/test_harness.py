@@ -14,6 +14,7 @@ from perf.compare import comparison, verdict
 from perf.figures import Figure, Sample, from_lines, number, percentile, summarise, table, to_lines
 from perf.harness import NODE_SUITES, SUITES, Options, Report, render, run, run_job
 from perf.plan import PerfError, Plan
+from tests.perf.jobs import two_at_once
 
 KEYS = ["suite", "workload", "metric", "unit", "median", "min", "max", "runs", "cores"]
 
@@ -206,7 +207,7 @@ def test_all_suites_run_small() -> None:
     assert report.failures == []
     assert any(line.startswith("[1/1] unary") for line in said)
     # The floors have run before one of them: that is enough here.
-    samples = [each for suite in others for each in run_job(Plan(suite, cores, scale=0.01))]
+    samples = two_at_once([Plan(suite, cores, scale=0.01) for suite in others])
     report.figures += summarise(samples, cores)
     assert {figure.suite for figure in report.figures} == {"floor", *NODE_SUITES}
     keys = {figure.key for figure in report.figures}

@@ -14,6 +14,7 @@ from perf.checks import LIMITS
 from perf.figures import Sample, summarise
 from perf.harness import SUITES, Options, run, run_job
 from perf.plan import PerfError, Plan
+from tests.perf.jobs import two_at_once
 
 CORES = tuple(sorted(os.sched_getaffinity(0)))[:2]
 
@@ -32,7 +33,7 @@ def test_all_suites_run_small_over_two_nodes() -> None:
     report = run(Options((first,), CORES, repeat=1, scale=0.01), lambda line: None)
     assert report.failures == []
     # The floors have run before one of them: that is enough here.
-    samples = [each for suite in others for each in run_job(Plan(suite, CORES, scale=0.01))]
+    samples = two_at_once([Plan(suite, CORES, scale=0.01) for suite in others])
     report.figures += summarise(samples, CORES)
     assert {figure.suite for figure in report.figures} == {"floor", *suites}
     keys = {figure.key for figure in report.figures}
