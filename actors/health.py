@@ -137,10 +137,9 @@ def _notes(row: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         if why:
             text = f"peer {peer} cannot be seen: {' '.join(str(why).split())}"
             yield text, "what was known of it holds until it is told otherwise"
-    for source, why in (row.get("discovery") or {}).items():
-        if why:
-            text = f"{source} cannot be used: {' '.join(str(why).split())}"
-            yield text, "what was known from there holds until it is back"
+    for why in (row.get("discovery") or {}).values():
+        if why:  # it names the source
+            yield " ".join(str(why).split()), "what was known from there holds until it is back"
     if warning := row.get("advertised"):
         yield " ".join(str(warning).split()), ""
     lag = row.get("lag")
