@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from actors.discovery import etcd as etcd_module
+from actors.discovery import etcd_link
 from actors.discovery.etcd import EtcdDiscovery
 from actors.discovery.etcd_connection import Connection
 from actors.discovery.etcd_records import Pair, Told
@@ -166,6 +167,8 @@ class Unlucky(EtcdDiscovery):
     async def _list(self, connection: Connection) -> tuple[list[Pair], int]:
         listed = await super()._list(connection)
         self.lists += 1
+        if self.fault == "unforeseen" and self.lists == 1:
+            raise ZeroDivisionError("nobody has thought of it")
         if self.fault == "compacted" and self.lists == 1:
             self.etcd.put("elsewhere", "x")
             self.etcd.delete(key(1))
@@ -192,6 +195,22 @@ async def test_b150_what_the_watch_misses_is_listed(
             await wait_until(lambda: heard.instances == {2, 0x591DAF1894A66FF}, PATIENCE)
         assert any("all records are listed again" in each for each in told(caplog))
         assert found.lists == 2
+    finally:
+        found.stop()
+
+
+async def test_b164_what_nobody_has_foreseen_is_logged_and_begun_anew(
+    etcd: Etcd, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_link, "_LONGEST_PAUSE", 0.01)
+    found, heard = Unlucky(etcd, "unforeseen"), Heard()
+    try:
+        async with publisher(etcd.address, 1):
+            await found.subscribe(heard)
+            await wait_until(lambda: heard.instances == {1}, PATIENCE)
+        assert "the discovery of etcd failed; it begins anew" in caplog.text
+        assert "nobody has thought of it" in caplog.text
+        caplog.clear()  # its frames hold the connection
     finally:
         found.stop()
 
