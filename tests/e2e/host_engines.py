@@ -14,8 +14,8 @@ from actors import BidirectionalEngine, Context, Engine, RequestStream
 
 class There(Engine[dict[str, Any], Any]):
     """``{"n": 0}`` asks who serves: ``[host, pid]``. Else ``n`` items ``[number, array]`` of
-    ``size`` bytes, ``pause`` seconds apart, and behind them ``["end", n]``: a stream that ends
-    without it is short.
+    ``size`` bytes, or ``[number]`` where ``size`` is 0, ``pause`` seconds apart, and behind them
+    ``["end", n]``: a stream that ends without it is short.
     """
 
     def __init__(self, host: str) -> None:
@@ -27,7 +27,8 @@ class There(Engine[dict[str, Any], Any]):
             yield [self.host, os.getpid()]
             return
         for number in range(count):
-            yield [number, np.full(request.get("size", 1), number % 251, "u1")]
+            size = request.get("size", 1)
+            yield [number, np.full(size, number % 251, "u1")] if size else [number]
             if request.get("pause"):
                 await asyncio.sleep(request["pause"])
         yield ["end", count]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from typing import Final
 
 import pytest
 
+from actors.errors import ConnectionLost
 from tests.e2e.host_load import LIMIT, Broken, Load, Talks, each_to_each, wait_known, where
 from tests.etcd import Etcd, require_etcd, running_etcd
 from tests.hosts.fleet import Fleet, fleet
@@ -33,6 +35,8 @@ ETCD, CUT = "a", "c"
 OTHERS: Final = tuple(each for each in NAMES if each != CUT)
 #: Seconds after which all must know all again when a cable is mended or etcd is back.
 AGAIN: Final = 5.0
+#: What is served on the host whose cable is cut, under a record such as Dynamo's workers write.
+THEIRS: Final = "t.theirs.go"
 #: Seconds after which nothing may wait for what was sent over a cut cable, or will never be.
 SILENT: Final = 12.0
 
@@ -196,6 +200,52 @@ async def cut_off_etcd(at: World, seconds: float) -> None:
     at.say(f"{count} streams from each to each: whole and in order")
 
 
+async def cut_dynamos_road(at: World) -> None:
+    """Streams as between nodes of Dynamo, a socket each on which nobody pings, over a cable that
+    is cut for good: one that gives items, one that is silent, one that is asked for afterwards.
+    """
+    cable = at.fleet.hosts.cable(CUT)
+    await at.known(NAMES)
+    path = f"{at.fleet[CUT].info.listen}/{await at.instance(CUT):x}/t/there/go"
+    words = {"namespace": "t", "component": "theirs", "endpoint": "go", "instance_id": 1}
+    told = {"type": "Endpoint", **words, "transport": {"tcp": path}}
+    at.etcd.put(
+        "v1/instances/t/theirs/go/1", json.dumps({**told, "request_plane_codec": "msgpack"})
+    )
+    async with at.fleet["a"].client() as client:
+
+        async def end_of(pause: float) -> float:
+            """When a stream has ended with a typed error."""
+            request = {"n": 10_000, "size": 0, "pause": pause}
+            try:
+                async with client.stream(THEIRS, request, timeout=None) as items:
+                    async for _ in items:
+                        given.add(pause)
+            except ConnectionLost:
+                return time.monotonic()
+            raise Broken("a stream over a cut cable has ended as if it were whole")
+
+        async def known() -> bool:
+            return bool(await client.workers(THEIRS))
+
+        given: set[float] = set()
+        await wait_until(known, LIMIT, "the record is read")
+        ends = [asyncio.create_task(end_of(pause)) for pause in (0.05, 600.0)]
+        await wait_until(lambda: len(given) == 2, LIMIT, "both have begun")
+        cable.cut()
+        cut = time.monotonic()
+        ends.append(asyncio.create_task(end_of(1.0)))
+        async with asyncio.timeout(SILENT + at.slack):
+            busy, idle, late = [end - cut for end in await asyncio.gather(*ends)]
+        at.say(
+            f"streams of Dynamo's kind over a cable that was cut ended {busy:.1f} s after (it gave "
+            f"items), {idle:.1f} s (it was silent), {late:.1f} s (asked for after the cut)"
+        )
+    at.etcd.delete("v1/instances/t/theirs/go/1")
+    cable.mend()
+    await at.known(NAMES)
+
+
 async def kill_worker(at: World) -> None:
     """A worker is killed on a host that lives; it is started again by its node. To be played
     before an outage, after which withdrawals, too, are not believed for one ``lease_ttl``.
@@ -271,6 +321,7 @@ def main() -> int:
         await kill_worker(at)
         await cut_cable(at, options.cut)
         if not options.peers:
+            await cut_dynamos_road(at)
             await cut_off_etcd(at, options.cut)
             await lose_host(at)
             await lose_etcd(at, options.cut)
