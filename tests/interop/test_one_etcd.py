@@ -222,8 +222,8 @@ async def test_c35_our_node_that_is_told_to_end_refuses_nothing_to_their_client(
                     assert done["error"] == ""
                     assert len(done["items"]) == 80
                 await wait_until(lambda: not os.path.exists(f"/proc/{engine}"), 2 * PATIENCE)
-            # At the moment in which the record goes their client gives up on what it would send there
-            # or has sent and has no answer to yet, whoever's worker it was. Nothing else fails.
+            # When the record goes, their client gives up on what it would send there, or has sent
+            # and has no answer to yet, whoever's worker it was. Nothing else fails.
             assert found["failed"] <= callers
             assert set(found["failures"]) <= GIVEN_UP
             assert len(pids_of(found)) == 2
