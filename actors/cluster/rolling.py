@@ -107,7 +107,7 @@ class Renewal:
         if record is None or role == "actor" or (was_drained and role == "engine"):
             await self._in_place(work, status)
         elif role == "ingress" or await self._is_alone(record, together):
-            await self._replace(work, status, record, limit)
+            await self._replace(work, status, record, limit, len(together) == 1)
         else:
             await self._drain_one(work, record, limit)
             await self._in_place(work, status)
@@ -169,12 +169,15 @@ class Renewal:
         self._drain.states.pop(name, None)
         await self._serves(work, await self._supervisor.restart(name))
 
-    async def _replace(self, work: Work, status: ChildStatus, record: Record, limit: float) -> None:
+    async def _replace(
+        self, work: Work, status: ChildStatus, record: Record, limit: float, alone: bool
+    ) -> None:
         name = status.spec.name
         what = (
             f"the only one of {record.endpoint}" if record.endpoint else f"the only {record.kind}"
         )
-        work.tell("begins", name, f"{name} is {what}: its successor starts beside it")
+        why = what if alone else "not to be missed while others are away, too"
+        work.tell("begins", name, f"{name} is {why}: its successor starts beside it")
         state = self._drain.states.pop(name, "")
         try:
             old, new = await self._supervisor.succeed(name)
