@@ -199,12 +199,11 @@ class RouterActor(Actor):
     async def _discover(self, discovery: Discovery) -> None:
         """Be told who serves what, here and elsewhere; returns with all that is known."""
         if isinstance(discovery, MergedDiscovery):
-            merged = discovery
-        else:
-            merged = MergedDiscovery(discovery)
-            self._closers.append(merged.stop)
-        await merged.follow(self.peers)
-        subscription = await merged.subscribe(self.members.changed)
+            await discovery.follow(self.peers)
+        else:  # nobody merges: first the peers, who have told nothing yet
+            apart = await self.peers.subscribe(self.members.changed)
+            self._closers.append(apart.cancel)
+        subscription = await discovery.subscribe(self.members.changed)
         self._closers.append(subscription.cancel)
         self._knowledge.unread = False
         self._held.wake()
