@@ -197,7 +197,9 @@ async def test_an_actor_placed_here_that_cannot_start() -> None:
 
 async def test_a_start_here_that_takes_too_long() -> None:
     stuck = EngineSpec("test.stuck.one", f"{WORKERS}:Stuck", place="here")
-    spec = NodeSpec(engines=[stuck], settings=Settings.load(start_timeout=10 * TICK))
+    router = RouterSpec(place="here")  # or a busy machine may need that second for its process
+    settings = Settings.load(start_timeout=10 * TICK)
+    spec = NodeSpec(routers=[router], engines=[stuck], settings=settings)
     error = await fails(spec)
     assert error.details["stage"] == "timeout"
     assert "'test.stuck.one' (in this process)" in str(error)

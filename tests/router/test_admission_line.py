@@ -214,7 +214,7 @@ async def test_nobody_waits_for_an_endpoint_whose_last_worker_has_left(
             here.told.add(each)
         here.gate.set()
         assert sorted(await asyncio.gather(*held)) == [0, 1]
-        assert here.order == ["held 0", "held 1"]
+        assert sorted(here.order) == ["held 0", "held 1"]  # each by a worker of its own
 
 
 async def test_nor_does_who_waited_for_the_policy_when_the_last_one_left(tmp_path: Path) -> None:
