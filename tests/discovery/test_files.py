@@ -75,6 +75,23 @@ def test_a_clock_that_goes_ahead_is_no_heartbeat_for_ever(tmp_path: Path) -> Non
     assert [len(each) for each in changes] == [1, *[0] * 10, 1]
 
 
+@pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=["ahead", "back"])
+def test_b151_a_wall_clock_that_jumps_expires_nobody_and_spares_nobody(
+    tmp_path: Path, jump: float
+) -> None:
+    """The writer's jumps too, and the times of its heartbeats with it."""
+    dead, alive = placed(tmp_path, ours(1)), placed(tmp_path, ours(2))
+    reader = Reader(str(tmp_path), 10)
+    assert len(reader.look(0, WALL)) == 2
+    for second in range(1, 10):
+        touch(alive, WALL + jump + second)
+        assert reader.look(second, WALL + jump + second) == []
+    assert reader.look(10, WALL + jump + 10) == []
+    (gone,) = reader.look(11, WALL + jump + 11)
+    assert gone.record.instance == 1
+    assert dead.exists()
+
+
 def test_a_withdrawn_file_and_a_changed_one(tmp_path: Path) -> None:
     path = placed(tmp_path, ours(1))
     reader = Reader(str(tmp_path), 10)
