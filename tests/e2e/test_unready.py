@@ -123,7 +123,7 @@ async def test_b144_a_busy_worker_stays_listed_and_a_stopped_or_unready_one_does
             GO, "tests.e2e.unready_engines:Answers", args={"folder": str(tmp_path)}, canary={}
         ),
     ]
-    settings = Settings.load(frozen_after=TTL, lease_ttl=TTL, drain_grace=0.0, **QUICK)
+    settings = Settings.load(frozen_after=1.5, lease_ttl=TTL, drain_grace=0.0, **QUICK)
     spec = NodeSpec(engines=engines, etcd=etcd.address, listen="127.0.0.1:0", settings=settings)
 
     async def listed(endpoint: str, count: int) -> bool:
@@ -135,7 +135,7 @@ async def test_b144_a_busy_worker_stays_listed_and_a_stopped_or_unready_one_does
         calls = [
             asyncio.ensure_future(
                 client.call(
-                    BLOCK, {"how": how, "seconds": 2 * TTL}, instance=each.instance, timeout=SLACK
+                    BLOCK, {"how": how, "seconds": TTL + 1.2}, instance=each.instance, timeout=SLACK
                 )
             )
             for how, each in zip(("sleep", "numpy"), records, strict=True)
