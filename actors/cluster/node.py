@@ -278,7 +278,9 @@ class NodeActor(Actor):
         ``draining`` or ``drained``), ``pid, cores, rss`` (bytes),
         ``restarts, reason, in_flight, queued, capacity``, of a router ``peers`` (why each cannot be
         seen, "" if it can) and ``away`` (workers that get no streams for having failed or refused,
-        and which) and, if asked for, ``counters``.
+        and which), of a router and an ingress ``discovery`` (why a directory or etcd cannot be
+        used, "" if it can), of an ingress ``advertised`` (what is wrong with the address that it
+        tells others) and, if asked for, ``counters``.
 
         What an actor does not answer within a second is None: it is down, or too busy to say.
         """
