@@ -88,7 +88,8 @@ def test_a_drained_engine_is_a_note_as_long_as_another_serves_its_endpoint() -> 
 def test_what_cannot_be_reached_elsewhere_makes_nobody_unready() -> None:
     far = row(
         "router", "router", peers={"10.0.0.8:7400": "refused", "10.0.0.9:7400": ""},
-        discovery={"etcd://h:1": "etcd://h:1 cannot be used, for 4 s", "/kv": ""}, advertised="nobody",
+        discovery={"etcd://h:1": "etcd://h:1 cannot be used, for 4 s", "/kv": ""},
+        advertised="nobody",
     )  # fmt: skip
     assert not bad(far)
     assert [each.partition(";")[0] for each in notes(far)] == [
