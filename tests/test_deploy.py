@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from actors import Cluster, NodeSpec, Settings
 from actors.cli.parser import parser
@@ -114,7 +115,6 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 
 def test_yaml_is_read() -> None:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not here, which nothing else needs")
     for path in YAML:
         documents = [each for each in yaml.safe_load_all(path.read_text()) if each]
         assert documents

@@ -29,7 +29,7 @@ from actors.messages import (
 )
 from tests.e2e.engines import ECHO
 from tests.e2e.raw import RawHome, raw_home
-from tests.e2e.test_cancel import SLOW, node
+from tests.e2e.slow import SLOW, node
 from tests.e2e.watching import Trace, inspect, kill, wait_idle
 from tests.waiting import TICK, wait_until
 from transport.bus.address import Address
