@@ -28,6 +28,8 @@ class Traces(NamedTuple):
     descriptors: frozenset[str]
     files: frozenset[str]
     mappings: frozenset[str]
+    #: Native ids of all threads: one of ZeroMQ's that has just started has no name yet.
+    tasks: frozenset[str]
 
     @classmethod
     def now(cls) -> Traces:
@@ -38,6 +40,7 @@ class Traces(NamedTuple):
             descriptors=frozenset(_descriptors()),
             files=frozenset(_files(os.environ.get("CALLHOME_RUN", ""))),
             mappings=frozenset(_mappings()),
+            tasks=frozenset(os.listdir("/proc/self/task")),
         )
 
     def beyond(self, before: Traces, *, processes_only: bool = False) -> list[str]:
@@ -51,8 +54,14 @@ class Traces(NamedTuple):
             return lines
         for kind in ("threads", "descriptors", "files", "mappings"):
             new = getattr(self, kind) - getattr(before, kind)
+            new = {each for each in new if _native(each) not in before.tasks}
             lines += [f"{kind[:-1]}: {what}" for what in sorted(new)]
         return lines
+
+
+def _native(what: str) -> str:
+    """The native id of a thread of ZeroMQ, as it is told; "" of all else."""
+    return what.rpartition(" (native ")[2].removesuffix(")") if what.startswith("ZMQ") else ""
 
 
 #: Pids of processes that are none of this session's, which each look would have to read anew.
