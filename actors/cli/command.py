@@ -47,7 +47,7 @@ def _main(argv: Sequence[str] | None) -> int:
     fill_descriptors()
     if sys.stderr is None:  # closed by the shell: nobody wants to hear of mistakes
         sys.stderr = io.StringIO()
-    options = parser().parse_args(argv)
+    options = _parsed(argv)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows fewer characters than a text has must not end the command.
         getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
@@ -62,6 +62,17 @@ def _main(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         discard_stdout()
         return 128 + signal.SIGPIPE
+
+
+def _parsed(argv: Sequence[str] | None) -> Namespace:
+    """The options; names of actors may stand on both sides of them, which argparse cannot tell."""
+    found = parser()
+    options, more = found.parse_known_args(argv)
+    if more and options.command == "restart" and not any(each.startswith("-") for each in more):
+        options.actors += more
+    elif more:
+        found.error(f"unrecognized arguments: {' '.join(more)}")
+    return options
 
 
 def _run(options: Namespace) -> int:

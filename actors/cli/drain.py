@@ -51,6 +51,8 @@ async def follow(info: NodeInfo, message: Any, as_json: bool) -> dict[str, Any]:
 
 async def _drain(options: Namespace) -> int:
     nodes, target = chosen(options), options.target or ""
+    if options.target == "":  # a variable of a script that is not set must drain no node
+        raise SpecError("'' is no node, engine or instance; leave it out for the node itself")
     named = [info for info in nodes if info.node == target]
     if not target or named:
         nodes, target = named or nodes, ""

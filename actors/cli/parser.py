@@ -110,7 +110,8 @@ examples:
   callhome drain 2040a22a83b43905                 ... by its instance id, decimal or hexadecimal
   callhome drain --json                           each step as a line of JSON
 
-exit codes: 0 all streams have ended, 1 some were ended with an error (how many is told)
+exit codes: 0 all streams have ended, 1 some were ended with an error (how many is told), 2 no such
+node, engine or instance
 """
 _RESTART = """\
 Starts actors anew from the spec: those that are named, or all engines, routers and the ingress of
@@ -128,7 +129,7 @@ examples:
 
 --rolling goes on when the actor before serves again, is known to all and well; it stops at the
 first that does not come up. Ctrl-C: the node finishes the actor that it is at, and stops there.
-exit codes: 0 all serve, 1 one did not come up (what was left as it was is told)
+exit codes: 0 all serve, 1 one did not come up (what was left as it was is told), 2 no such actor
 """
 _DOCTOR = """\
 Checks what callhome needs of this machine, one line each: ok, warn or FAIL, and what to do about

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import time
 from argparse import Namespace
 from dataclasses import replace
 from typing import Any, Final
@@ -31,6 +32,8 @@ _ETCD: Final = "etcd://"
 #: Seconds between two looks whether other nodes are known: the first, and the longest.
 _FIRST_LOOK: Final = 0.1
 _LONGEST_LOOK: Final = 5.0
+#: Seconds between two looks for a way to etcd.
+_AGAIN: Final = 0.25
 #: How long a router may take to say what it knows, in seconds.
 _PATIENCE: Final = 3.0
 
@@ -76,18 +79,33 @@ def _joined(spec: NodeSpec, join: str) -> NodeSpec:
         return spec
     if os.environ.get("DYN_TCP_RPC_HOST"):
         return replace(spec, ingress=IngressSpec())
-    return replace(spec, ingress=IngressSpec(hostport(_own_address(join), 0)))
+    own = _own_address(join, spec.settings.start_timeout)
+    return replace(spec, ingress=IngressSpec(hostport(own, 0)))
 
 
-def _own_address(etcd: str) -> str:
-    """The address of this machine by which etcd is reached: others come by the same network."""
-    failures = []
-    for host in members(etcd):
-        try:
-            return local_address_toward(host)
-        except ConnectionLost as error:
-            failures.append(str(error))
-    raise SpecError(f"--join: {'; '.join(failures)}; give --listen HOST:PORT")
+def _own_address(etcd: str, limit: float) -> str:
+    """The address of this machine by which etcd is reached: others come by the same network.
+
+    A machine that has just started may have no network yet, or nobody who knows names: that is
+    waited for. Raises ConnectionLost after ``limit`` seconds.
+    """
+    until = time.monotonic() + limit
+    told = False
+    while True:
+        failures = []
+        for host in members(etcd):
+            try:
+                return local_address_toward(host)
+            except ConnectionLost as error:
+                failures.append(str(error))
+        text = f"--join: {'; '.join(failures)}"
+        if time.monotonic() >= until:
+            text += "; start it when there is a way, or give --listen HOST:PORT"
+            raise ConnectionLost(text)
+        if not told:
+            told = True
+            say(f"{text}; tried again for {limit:g} s")
+        time.sleep(_AGAIN)
 
 
 def _name(reference: str) -> str:

@@ -10,7 +10,19 @@ import pytest
 
 from actors.cli import main
 
-COMMANDS = ("up", "ps", "call", "stream", "chat", "busy", "stop", "doctor")
+COMMANDS = (
+    "up",
+    "ps",
+    "call",
+    "stream",
+    "chat",
+    "busy",
+    "stop",
+    "doctor",
+    "drain",
+    "restart",
+    "health",
+)
 
 
 class Pressed(list[str]):
@@ -42,6 +54,7 @@ def test_help_teaches_by_examples(command: str, capsys: pytest.CaptureFixture[st
         (["up"], "required: SPEC"),
         (["call"], "required: ENDPOINT"),
         (["ps", "x"], "unrecognized arguments: x"),
+        (["restart", "x", "--rolling", "y", "--fast"], "unrecognized arguments: y --fast"),
         (["stop", "--grace", "0"], "expected seconds"),
         (["busy", "--streams", "0"], "expected a whole number above 0, or none"),
         (["busy", "--streams", "1.5"], "expected a whole number above 0, or none"),

@@ -41,6 +41,12 @@ def test_an_engine_is_drained_and_started_anew(tool: Tool, tmp_path: Path) -> No
         assert [step["step"] for step in steps] == ["stops", "serves", "done"]
         assert {step["node"] for step in steps} == {"renewal/a"}
         assert steps[-1]["finished"] == ["t.counts.go"]
+        both = tool.run("restart", "t.echo.go", "--rolling", "t.counts.go", "--json")
+        assert json.loads(both.stdout.splitlines()[-1])["finished"] == ["t.echo.go", "t.counts.go"]
+        unset = tool.run("drain", "")
+        assert (unset.returncode, unset.stdout) == (2, "")
+        assert "leave it out for the node itself" in unset.stderr
+        assert tool.actors()["t.echo.go"]["state"] == "up"
         whole = tool.run("drain", "a")
         assert (whole.returncode, whole.stderr) == (0, "")
         assert "takes nothing new; 'callhome restart' has it serve again" in whole.stdout

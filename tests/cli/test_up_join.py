@@ -80,13 +80,26 @@ def test_a_node_that_joins_listens_where_it_reaches_etcd(
     assert spec_of(str(bare), "--join", "etcd://127.0.0.1:1").ingress is None  # nobody's door
 
 
+def test_a_machine_without_a_way_to_etcd_waits_and_then_fails_as_one_to_be_started_again(
+    tool: Tool, tmp_path: Path
+) -> None:
+    tool.environ["CALLHOME_START_TIMEOUT"] = "0.4"
+    spec = write_spec(tmp_path, same="same")
+    done = tool.run("up", spec, "--join", "etcd://no.such.invalid:2379")
+    assert done.returncode == 1  # 2 would be a spec that never works
+    waits, fails = done.stderr.splitlines()
+    assert "from which 'no.such.invalid' can be reached: " in waits
+    assert waits.endswith("; tried again for 0.4 s")
+    assert fails.startswith("callhome: error: --join: ")
+    assert fails.endswith("start it when there is a way, or give --listen HOST:PORT")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--join", "tcp://10.0.0.8:7400"], "--join: 'tcp://10.0.0.8:7400' is no etcd://host:port"),
         (["--join", "/shared/kv"], "use --peer HOST:PORT, for a folder that nodes share --direct"),
         (["--join", "etcd://h"], "--join 'h' is not of the form host:port"),
-        (["--join", "etcd://no.such.invalid:1"], "from which 'no.such.invalid' can be reached: "),
         (["--node", "../x"], "--node: '../x' is not allowed"),
         (["--namespace", "a.b"], "--namespace: 'a.b' is not allowed"),
         (["--namespace", "other"], "engines[0].endpoint: 'demo.same.run' is not in the namespace"),
