@@ -49,6 +49,8 @@ _TURN: Final = 256
 _WAITING: Final = 65_536
 #: Seconds before what etcd has refused is tried again.
 _PAUSE: Final = 1.0
+#: Seconds before all is listed again that a watch has not told.
+_MOMENT: Final = 0.1
 
 
 class _Stale(Failed):
@@ -181,12 +183,15 @@ class EtcdDiscovery:
             try:
                 await self._follow(connection)
             except Lost as error:
+                self._table.lost(time.monotonic())
                 connection.give_up(str(error))
             except Refused as error:
+                self._table.lost(time.monotonic())
                 self._refuse(str(error))
                 await asyncio.sleep(_PAUSE)
             except _Stale as error:
                 log.warning("%s: %s; all records are listed again", self._address, str(error))
+                await asyncio.sleep(_MOMENT)
 
     def _refuse(self, why: str) -> None:
         if not self._refusal:

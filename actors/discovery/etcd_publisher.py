@@ -41,6 +41,8 @@ _ABREAST: Final = 32
 _PAUSE: Final = 1.0
 #: Seconds before a new lease is asked for.
 _MOMENT: Final = 0.1
+#: Stands for a value of which nobody has said that it was written: due again, or to be deleted.
+_UNSURE: Final = b""
 #: Leases that are remembered as one's own.
 _LEASES: Final = 64
 
@@ -240,10 +242,14 @@ class EtcdPublisher:
             *(partial(self._put, connection, *pair) for pair in self._due()),
             *(partial(self._delete, connection, key) for key in self._unwanted()),
         ]
+        refused: list[Refused] = []
         for start in range(0, len(steps), _ABREAST):
-            await together(*steps[start : start + _ABREAST])
+            part = steps[start : start + _ABREAST]
+            await together(*(partial(_tried, step, refused) for step in part))
             if time.monotonic() > due:
                 return False
+        if refused:
+            raise refused[0]
         self._done = ordered
         self._release(ordered)
         if self._refusal:
@@ -257,8 +263,8 @@ class EtcdPublisher:
             request = connection.rpc.LeaseTimeToLiveRequest(ID=self._lease, keys=True)
             told = await connection.call("LeaseTimeToLive", request, self._pause)
             if told.TTL >= 0:  # whole seconds, rounded down
-                keys = set(told.keys)
-                self._written = {k: v for k, v in self._written.items() if k in keys}
+                # A write whose answer was lost hangs there, too: nobody may forget it.
+                self._written = {key: self._written.get(key, _UNSURE) for key in told.keys}
                 return
         await self._take_lease(connection)
 
@@ -285,10 +291,18 @@ class EtcdPublisher:
     async def _put(self, connection: Connection, key: bytes, value: bytes) -> None:
         rpc = connection.rpc
         put = rpc.PutRequest(key=key, value=value, lease=self._lease)
-        if self._known.get(key) != value and not self._succeeded:
-            await connection.call("Put", put, self._pause)
-        elif not await self._put_again(connection, put):
-            return
+        there = key in self._written
+        self._written[key] = _UNSURE
+        try:
+            if self._known.get(key) != value and not self._succeeded:
+                await connection.call("Put", put, self._pause)
+            elif not await self._put_again(connection, put):
+                del self._written[key]
+                return
+        except Refused:  # so it was not written; what stood there before stands there still
+            if not there:
+                del self._written[key]
+            raise
         self._known[key] = value
         self._written[key] = value
 
@@ -336,3 +350,11 @@ class EtcdPublisher:
         request = connection.rpc.LeaseRevokeRequest(ID=lease)
         with contextlib.suppress(Gone):
             await connection.call("LeaseRevoke", request, _PATIENCE)
+
+
+async def _tried(step: Callable[[], Coroutine[Any, Any, None]], refused: list[Refused]) -> None:
+    """Do it; what is refused to one record must not end the writing of others."""
+    try:
+        await step()
+    except Refused as error:
+        refused.append(error)

@@ -77,6 +77,9 @@ class Table:
         self._told: dict[bytes, Record] = {}
         #: Records that are missing, and until when they hold nonetheless.
         self._held: dict[bytes, float] = {}
+        #: Since when each of them is missing; time without etcd is none.
+        self._missed: dict[bytes, float] = {}
+        self._lost = 0.0
         #: Keys that hold no record, told in the log.
         self._bad: set[bytes] = set()
         self._shaky = 0.0
@@ -87,6 +90,9 @@ class Table:
 
     def listed(self, pairs: Iterable[Pair], now: float) -> list[Told]:
         """All that there is, at the start or after a time in which changes may have been missed."""
+        if self._lost:
+            away, self._lost = now - self._lost, 0.0
+            self._missed = {key: since + away for key, since in self._missed.items()}
         if self._listed:
             self.shaken(now)
         self._listed = True
@@ -104,7 +110,15 @@ class Table:
         """etcd was away, or stood still for long: leases may end now of nodes that live."""
         self._shaky = now + self._ttl
         for key in self._held:
-            self._held[key] = self._shaky
+            self._held[key] = self._held_until(key)
+
+    def lost(self, now: float) -> None:
+        """etcd is away, until the next list."""
+        self._lost = self._lost or now
+
+    def _held_until(self, key: bytes) -> float:
+        """Where etcd comes and goes all the time, the dead must not be held for ever."""
+        return min(self._shaky, self._missed[key] + 2 * self._ttl)
 
     def put(self, pair: Pair) -> list[Told]:
         """A key was written."""
@@ -116,6 +130,7 @@ class Table:
             return []
         self._keys[pair.key] = pair.revision
         self._held.pop(pair.key, None)
+        self._missed.pop(pair.key, None)
         try:
             record = read_pair(pair)
         except BadRecord as error:
@@ -145,12 +160,15 @@ class Table:
 
     def _miss(self, key: bytes, now: float) -> list[Told]:
         if now < self._shaky:
-            self._held[key] = self._shaky
-            return []
+            self._missed.setdefault(key, now)
+            if (until := self._held_until(key)) > now:
+                self._held[key] = until
+                return []
         return self._drop(key, "its record was withdrawn, or its lease has ended")
 
     def _drop(self, key: bytes, reason: str) -> list[Told]:
         self._held.pop(key, None)
+        self._missed.pop(key, None)
         record = self._told.pop(key, None)
         return [] if record is None else [Removed(record, reason)]
 

@@ -24,6 +24,8 @@ from transport.bus.address import Address
 MOST: Final = 1024
 #: Records in the first item: it has to stay a small message.
 _FIRST: Final = 200
+#: Behind the last record of a snapshot; no path is called so.
+_WHOLE: Final = "/"
 
 
 class Records:
@@ -150,13 +152,17 @@ class RecordsStream(OwnStream):
                 first.append(packed)
             else:
                 self._due[path] = [{"added": packed}]
+        if len(self._due) > 1:  # who had known more of this node drops it behind the rest only
+            self._due[""][0]["more"] = True
+            self._due[_WHOLE] = [{"whole": True}]
         self.more()
 
     def tell(self, path: str, change: dict[str, Any]) -> None:
         """A record has changed."""
         if not self.running:
             return  # it will be in the snapshot, or not
-        waits = self._due.pop(path, None)
+        # Of a snapshot that has not been told to its end it keeps its place, before that end.
+        waits = self._due.get(path) if _WHOLE in self._due else self._due.pop(path, None)
         went = waits is not None and "removed" in waits[0] and "added" in change
         self._due[path] = [waits[0], change] if went and waits is not None else [change]
         self.more()

@@ -51,9 +51,12 @@ class _Peer:
         self.records: dict[_Key, Record] = {}
         #: How often the node has told all of it.
         self.snapshots = 0
+        #: What a snapshot of which more is to come has not named yet.
+        self._unnamed: set[_Key] = set()
 
     def add(self, record: Record) -> None:
         key = record.instance, record.endpoint
+        self._unnamed.discard(key)
         if key in self.records or len(self.records) < _MOST:
             self.records[key] = record
             self._changed(key, "")
@@ -62,12 +65,20 @@ class _Peer:
         if self.records.pop(key, None) is not None:
             self._changed(key, reason)
 
-    def replace(self, records: list[Record]) -> None:
-        named = {(record.instance, record.endpoint) for record in records}
-        for key in [key for key in self.records if key not in named]:
-            self.remove(key, "it is not served there any more")
+    def replace(self, records: list[Record], more: bool) -> None:
+        """All that the node serves; ``more``: up to ``whole`` as single records."""
+        self._unnamed = set(self.records)
+        for record in records:
+            self._unnamed.discard((record.instance, record.endpoint))
+        if not more:
+            self.whole()
         for record in records:
             self.add(record)
+
+    def whole(self) -> None:
+        unnamed, self._unnamed = self._unnamed, set()
+        for key in unnamed:
+            self.remove(key, "it is not served there any more")
 
 
 class StaticPeers:
@@ -219,7 +230,8 @@ class StaticPeers:
             if not isinstance(found, list) or len(found) > _MOST:
                 raise RemoteProtocolError(f"{address}: a snapshot of records is no list of them")
             peer.snapshots += 1
-            peer.replace([record for each in found if (record := self._record(address, each))])
+            records = [record for each in found if (record := self._record(address, each))]
+            peer.replace(records, item.get("more") is True)
             self.connected.add(address)
             self.failures.pop(address, None)
             self._answered()
@@ -232,6 +244,8 @@ class StaticPeers:
             if record is not None:
                 key = record.instance, record.endpoint
                 peer.remove(key, str(item.get("reason", ""))[:500])
+        elif "whole" in item:
+            peer.whole()
         # Words that a later version may say are no reason to stop listening.
 
     def _record(self, address: str, data: Any) -> Record | None:

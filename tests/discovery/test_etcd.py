@@ -19,7 +19,17 @@ from actors.discovery.etcd import EtcdDiscovery
 from actors.discovery.etcd_connection import Connection
 from actors.discovery.etcd_records import Pair, Told
 from actors.messages import Added, Removed, Snapshot
-from tests.discovery.etcd_rig import PATIENCE, ROOT, TTL, Heard, key, node, publisher, reader
+from tests.discovery.etcd_rig import (
+    PATIENCE,
+    ROOT,
+    TTL,
+    Cable,
+    Heard,
+    key,
+    node,
+    publisher,
+    reader,
+)
 from tests.discovery.samples import DYNAMO, engine
 from tests.etcd import Etcd, etcd_cluster, require_etcd
 from tests.ports import free_address
@@ -261,43 +271,22 @@ async def test_a_member_that_hangs_is_left_for_another() -> None:
             members[0].thaw()
 
 
-class Cable:
-    """A relay to etcd that can be cut so that nobody is told."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.whole = asyncio.Event()
-        self.whole.set()
-
-    async def __call__(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        far, forth = await asyncio.open_connection("127.0.0.1", self._port)
-        with contextlib.suppress(OSError):
-            await asyncio.gather(self._carry(near, forth), self._carry(far, back))
-
-    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while data := await source.read(65536):
-            await self.whole.wait()
-            sink.write(data)
-        sink.close()
-
-
 async def test_a_connection_that_is_cut_in_silence_is_seen_within_a_lease(etcd: Etcd) -> None:
-    cable = Cable(int(etcd.endpoint.rpartition(":")[2]))
-    async with publisher(etcd.address, 1, ttl=3.0) as writer:
-        server = await asyncio.start_server(cable, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with reader(f"etcd://127.0.0.1:{port}", ttl=1.5) as (found, heard):
-            assert heard.instances == {1}
-            cable.whole.clear()
-            writer.changed(Added(engine(2)))
-            await wait_until(found.state, 50 * TICK)
-            assert "it does not answer" in found.state()
-            assert heard.instances == {1}
-            cable.whole.set()
-            await wait_until(lambda: heard.instances == {1, 2}, PATIENCE)
-            assert heard.removed == []
-        server.close()
-        await server.wait_closed()
+    cable = Cable(etcd)
+    async with (
+        publisher(etcd.address, 1, ttl=3.0) as writer,
+        cable.laid() as address,
+        reader(address, ttl=1.5) as (found, heard),
+    ):
+        assert heard.instances == {1}
+        cable.whole.clear()
+        writer.changed(Added(engine(2)))
+        await wait_until(found.state, 50 * TICK)
+        assert "it does not answer" in found.state()
+        assert heard.instances == {1}
+        cable.whole.set()
+        await wait_until(lambda: heard.instances == {1, 2}, PATIENCE)
+        assert heard.removed == []
 
 
 async def test_what_listens_there_and_is_no_etcd_is_said(

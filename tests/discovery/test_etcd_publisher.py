@@ -28,6 +28,7 @@ from tests.discovery.etcd_rig import (
     PATIENCE,
     ROOT,
     TTL,
+    Cable,
     key,
     node,
     publisher,
@@ -64,6 +65,17 @@ async def test_keys_and_values_are_dynamos_under_one_lease(etcd: Etcd) -> None:
     writer.changed(Added(engine(9)))
     await writer.settle(TICK)
     assert writer.state() == ""
+
+
+async def test_a_record_whose_answer_was_lost_is_withdrawn_all_the_same(etcd: Etcd) -> None:
+    cable = Cable(etcd)
+    async with cable.laid() as address, publisher(address, 1, ttl=4.0) as writer:
+        cable.answers = False
+        writer.changed(Added(engine(2)))
+        await wait_until(lambda: key(2) in etcd.get(), PATIENCE)
+        writer.changed(Removed(engine(2), "ended"))
+        cable.answers = True
+        await wait_until(lambda: set(etcd.get()) == {key(1)}, PATIENCE)
 
 
 async def test_what_comes_and_goes_quickly_ends_in_what_is_true(etcd: Etcd) -> None:

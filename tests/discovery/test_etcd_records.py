@@ -134,11 +134,27 @@ def test_another_outage_begins_the_time_anew() -> None:
     held = table()
     held.listed([pair(1)], 0.0)
     held.listed([], 100.0)
+    held.lost(101.0)
     held.listed([], 108.0)
     assert held.due(112.0) == []
     held.shaken(117.0)
     assert held.next_due == 127.0
     assert words(held.due(127.0)) == [("Removed", 1)]
+
+
+def test_the_dead_are_not_held_for_ever_where_etcd_comes_and_goes() -> None:
+    held = table()
+    held.listed([pair(1)], 0.0)
+    now, changes = 100.0, list[Told]()
+    while not changes:
+        changes += held.listed([], now)
+        changes += held.due(now + 1.9)
+        held.lost(now + 1.9)
+        held.lost(now + 1.95)  # nobody has come in between
+        now += 2.0
+    assert words(changes) == [("Removed", 1)]
+    assert 120.0 <= now <= 124.0
+    assert held.next_due is None
 
 
 def test_the_first_list_and_a_quiet_time_hold_nothing() -> None:

@@ -123,9 +123,10 @@ async def test_many_records_come_in_small_messages(tmp_path: Path) -> None:
         for index in range(250):
             at.known.registry.add(fake(at, index))
         stream = await home.ask(RESERVED, None)
-        await wait_until(lambda: len(told(home, stream)) == 51)
-        found = [*told(home, stream)[0]["snapshot"]]
-        found += [each["added"] for each in told(home, stream)[1:]]
+        await wait_until(lambda: len(told(home, stream)) == 52)
+        first, *rest, last = told(home, stream)
+        assert (first["more"], last) == (True, {"whole": True})
+        found = first["snapshot"] + [each["added"] for each in rest]
         assert sorted(each["instance_id"] for each in found) == [1000 + i for i in range(250)]
 
 
