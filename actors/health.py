@@ -100,19 +100,23 @@ def _of_actor(
     text = f"{state}: {reason}" if reason else state
     if (since := row.get("since")) is not None:
         text = f"{state} for {since:.1f} s: {reason}"
-    bad = state != _OVER
-    if state in _DRAINS and not alone:
+    bad = True
+    if state == _OVER and row.get("role") == "actor":
+        bad = False  # it had done what it was there for
+    elif (state in _DRAINS and not alone) or state == _OVER:
         bad = not _others(row, rows)
     action = _PLACED if row.get("placed") else _action(state, name, pid)
+    if state == _OVER and not bad:
+        action = ""
     return [Finding(who, text, action, bad), *found]
 
 
 def _others(row: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> bool:
-    """Whether another engine of the endpoint serves: to drain one is a wish, and no fault."""
+    """Whether another of its role, and endpoint, serves: to drain one is a wish, and no fault."""
     return any(
         each.get("state") in _FINE and each.get("endpoint") == row.get("endpoint")
         for each in rows
-        if each.get("role") == "engine"
+        if each.get("role") == row.get("role")
     )
 
 
@@ -126,6 +130,7 @@ def _action(state: str, name: object, pid: object) -> str:
         "drained": f"'{again}' makes it serve again",
         "starting": "wait for it",
         "restarting": "wait for it; the node's log says why it had ended",
+        "ended": f"'{again}' starts it again",
         "failed": f"mend the cause, then '{again}'",
         "stopped": "the node stops, or its start has failed: its log says more",
     }.get(state, "")

@@ -122,3 +122,12 @@ def test_an_engine_that_is_not_there_is_wrong_usage_that_names_those_that_are() 
 @pytest.mark.parametrize("told", [{}, {"actors": 5}, {"actors": ["x"]}, {"actors": None}])
 def test_an_answer_of_another_version_raises_nothing(told: dict[str, Any]) -> None:
     assert judge(told) == []
+
+
+def test_an_engine_or_a_door_that_has_ended_is_missing_unless_another_serves() -> None:
+    gone = row("e-0", state="ended", reason="exit code 0")
+    assert bad(gone) == [
+        "engine e-0 (pid 7): ended: exit code 0; 'callhome restart e-0' starts it again"
+    ]
+    assert not bad(gone, row("e-1"))
+    assert bad(row(), row("router", "router", "ended"))

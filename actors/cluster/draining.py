@@ -93,6 +93,8 @@ class NodeDrain:
         self.begun = False
         #: Actors, by name, that take nothing new: ``draining``, or ``drained`` in the end.
         self.states: dict[str, str] = {}
+        #: Records that were withdrawn last, by the name of their actor.
+        self._withdrawn: dict[str, Record] = {}
         #: Streams that were cut.
         self.cut = 0
         #: Why the node stops, where nobody has asked it to.
@@ -160,6 +162,7 @@ class NodeDrain:
         why = self.why or why
         for record in engines:
             self._registry.remove(record.instance, record.endpoint, why or _STOPS)
+            self._withdrawn[record.address.name] = record
         routers = [each.address for each in records if each.kind == "router"]
         behind = [each.address for each in records if each.kind != "router"]
         waits = self._tell(routers, self._limit, why)
@@ -213,15 +216,49 @@ class NodeDrain:
         for record in records:
             self._registry.remove(record.instance, record.endpoint, why)
             self._ending[record.instance] = record
+            self._withdrawn[record.address.name] = record
+        kept = False
         try:
-            await self._publisher.sync(_HEARD)
+            await self._publisher.sync(_HEARD, self.deaf)
             await self._wait_forgotten([each for each in records if each.kind == "engine"])
             await asyncio.sleep(_ARRIVED)
             addresses = [each.address for each in records]
             return await self._wait(self._tell(addresses, limit, why, succeeded))
+        except asyncio.CancelledError:
+            kept = True  # the node stops: what they have under way still gets its time
+            raise
         finally:
-            for record in records:
+            for record in () if kept else records:
                 self._ending.pop(record.instance, None)
+
+    async def wait_ended(self, address: Address, limit: float) -> None:
+        """Until an actor that drains has nothing under way: ``limit`` seconds more at most."""
+        until = self._loop.time() + limit
+        told = False
+        while address.incarnation in self._ending:
+            if not told and address.incarnation in self._waiting:
+                told = True
+                self.shorten(max(0.0, until - self._loop.time()), address)
+            await asyncio.sleep(_LOOK)
+
+    def deaf(self, address: Address) -> bool:
+        """Whether it hears nothing now: it gives no sign of life, or is stopped."""
+        if self._mute(address.incarnation):
+            return True
+        process = None if address.space else process_of(address.pid)
+        return process is not None and process.state == STOPPED
+
+    def reopen(self, name: str) -> Address | None:
+        """One that was drained takes what comes again, in the process that it has: where that is
+        there still, its address.
+        """
+        record = self._withdrawn.pop(name, None)
+        if record is None or not self._runtime.peers.alive(record.address):
+            return None
+        self.states.pop(name, None)
+        self._send(record.address, Drain(-1.0))
+        self._registry.add(record)
+        return record.address
 
     def keep_out(self, address: Address, why: str) -> None:
         """One of those that are drained has come up again: it takes nothing."""

@@ -9,7 +9,8 @@ somebody takes what comes. What was begun with one actor is finished, whoever lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from actors.cluster.draining import NodeDrain
@@ -21,6 +22,7 @@ from actors.errors import CallHomeError, SpawnError
 from actors.kernel.beats import Lookout
 from actors.kernel.children import ChildStatus
 from actors.kernel.supervisor import Supervisor
+from actors.kernel.verdicts import Verdict
 from actors.messages import Record, Workers
 from transport.bus.address import Address
 
@@ -35,6 +37,8 @@ _ROUTABLE: Final = ("free", "busy")
 _ASKED: Final = 2.0
 #: Seconds between two looks whether an actor is well.
 _LOOK: Final = 0.1
+#: Seconds that it has to be well: somebody has looked at it then who did not before.
+_HOLD: Final = 0.3
 _WHY: Final = "it is started anew"
 
 
@@ -62,14 +66,14 @@ class Renewal:
     async def run(self, work: Work, names: Sequence[str], rolling: bool, limit: float) -> None:
         """Start these anew, one after the other or all at once; ends with the step ``done``."""
         finished: list[str] = []
-        failed: list[str] = []
+        failed: dict[str, str] = {}
 
         async def one(name: str, together: Sequence[str]) -> None:
             work.now = name
             try:
                 await self._renew(work, name, limit, together)
             except CallHomeError as error:
-                failed.append(f"{name}: {error}")
+                failed[name] = f"{name}: {error}"
                 work.tell("failed", name, f"{name} did not come up: {error}")
             else:
                 finished.append(name)
@@ -81,8 +85,8 @@ class Renewal:
                 await one(name, [name])
         else:
             await asyncio.gather(*(one(name, names) for name in names))
-        left = [each for each in names if each not in finished]
-        ok = not left
+        left = [each for each in names if each not in finished and each not in failed]
+        ok = not left and not failed
         text = f"{len(finished)} of {len(names)} actors were started anew"
         if work.abandoned and left and not failed:
             text += "; nobody wanted the others any more"
@@ -92,18 +96,22 @@ class Renewal:
             text += f"; left as they were: {', '.join(left)}"
         work.tell(
             "done", "", text, ok=ok, cut=work.cut, finished=finished, left=left,
-            error="; ".join(failed),
+            error="; ".join(failed.values()),
         )  # fmt: skip
 
     async def _renew(self, work: Work, name: str, limit: float, together: Sequence[str]) -> None:
         """One actor. Raises SpawnError."""
-        status = next(each for each in self._supervisor.status() if each.spec.name == name)
+        statuses = self._supervisor.status()
+        status = next((each for each in statuses if each.spec.name == name), None)
+        if status is None:
+            self._reopen(work, name)
+            return
         role = str(status.spec.spec["role"])
         record = self._record(status.address)
+        if self._drain.states.get(name) == "draining" and status.address is not None:
+            await self._drain.wait_ended(status.address, limit)
         was_drained = self._drain.states.get(name, "")
-        if self._drain.begun:
-            doors = [each for each in self._registry.records if each.kind in ("router", "ingress")]
-            self._drain.resume([each.address.name for each in doors if role == "engine"])
+        self._open_doors(role)
         if record is None or role == "actor" or (was_drained and role == "engine"):
             await self._in_place(work, status)
         elif role == "ingress" or await self._is_alone(record, together):
@@ -111,6 +119,20 @@ class Renewal:
         else:
             await self._drain_one(work, record, limit)
             await self._in_place(work, status)
+
+    def _open_doors(self, role: str) -> None:
+        """What leads to an engine takes what comes, where the whole node was drained."""
+        if self._drain.begun:
+            doors = [each for each in self._registry.records if each.kind in ("router", "ingress")]
+            self._drain.resume([each.address.name for each in doors if role == "engine"])
+
+    def _reopen(self, work: Work, name: str) -> None:
+        """One in the launcher's process, which was drained and goes on. Raises SpawnError."""
+        self._open_doors("engine")
+        address = self._drain.reopen(name)
+        if address is None:
+            raise SpawnError(f"{name} has ended with the launcher's process", actor=name)
+        work.tell("serves", name, f"{name} serves again (in the launcher's process)")
 
     def _record(self, address: Address | None) -> Record | None:
         return next((each for each in self._registry.records if each.address == address), None)
@@ -185,35 +207,47 @@ class Renewal:
             if state:
                 self._drain.states[name] = state
             raise
-        await self._serves(work, new)
+        try:
+            await self._serves(work, new)
+        except SpawnError:
+            self.ending.add(new.incarnation)
+            if old is not None:
+                await self._supervisor.recall(name, old)
+            raise
         if old is not None:
             await self._drain_one(work, record, limit)
             work.tell("stops", name, f"{name}: the old one ends (pid {old.pid})")
             await self._supervisor.see_off(old)
 
     async def _serves(self, work: Work, address: Address) -> None:
-        """Wait until everybody knows it, and it is well. Raises SpawnError."""
+        """Wait until everybody knows it, and it is well and stays so. Raises SpawnError."""
         settings = self._runtime.settings
-        await self._publisher.sync(settings.start_timeout)
+        await self._publisher.sync(settings.start_timeout, self._drain.deaf)
         doors = [each.address for each in self._registry.records if each.kind == "ingress"]
         for door in doors:
-            await self._drain.settle(door, [])
-        await _until(lambda: self._is_well(address), settings.start_timeout)
-        if not self._is_well(address):
-            verdict = self._lookout.unwell.get(address.incarnation)
-            why = "it has ended again" if verdict is None else verdict.text(address)
+            if not self._drain.deaf(door):
+                await self._drain.settle(door, [])
+        if not await self._stays_well(address, settings.start_timeout):
+            verdict = self._verdict(address)
+            why = "it has ended again" if verdict.well else verdict.text(address)
             raise SpawnError(f"{address} was up, and then {why}", actor=address.name)
+        if self._record(address) is None:
+            raise SpawnError(f"{address} is up, and withdrawn again", actor=address.name)
         work.tell("serves", address.name, f"{address.name} serves (pid {address.pid})")
 
-    def _is_well(self, address: Address) -> bool:
-        alive = self._runtime.peers.alive(address)
-        return alive and address.incarnation not in self._lookout.unwell
+    async def _stays_well(self, address: Address, limit: float) -> bool:
+        """Whether it is found well, and again until ``_HOLD`` seconds later; waits for that."""
+        loop = asyncio.get_running_loop()
+        until, since = loop.time() + limit, 0.0
+        while self._runtime.peers.alive(address) and loop.time() < until:
+            if not self._verdict(address).well:
+                since = 0.0
+            elif not since:
+                since = loop.time()
+            elif loop.time() - since >= _HOLD:
+                return True
+            await asyncio.sleep(_LOOK)
+        return False
 
-
-async def _until(condition: Callable[[], bool], limit: float) -> None:
-    loop = asyncio.get_running_loop()
-    until = loop.time() + limit
-    while loop.time() < until:
-        if condition():
-            return
-        await asyncio.sleep(_LOOK)
+    def _verdict(self, address: Address) -> Verdict:
+        return self._runtime.vigil.of(address, time.monotonic())

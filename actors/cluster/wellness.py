@@ -29,7 +29,9 @@ async def wellness(
     """
     rows = [await _row(inspector, status, states) for status in statuses]
     known = {record.address.name: record for record in records}
-    rows += [_placed(inspector, name, role, known.get(name)) for name, role in placed.items()]
+    rows += [
+        _placed(inspector, name, role, known.get(name), states) for name, role in placed.items()
+    ]
     return {"lag": inspector.ill(own)["lag"], "actors": rows}
 
 
@@ -51,9 +53,12 @@ async def _row(
     }
 
 
-def _placed(inspector: Inspector, name: str, role: str, record: Record | None) -> dict[str, Any]:
+def _placed(
+    inspector: Inspector, name: str, role: str, record: Record | None, states: Mapping[str, str]
+) -> dict[str, Any]:
     """One in the launcher's process: its record goes when it ends."""
-    row: dict[str, Any] = {"name": name, "role": role, "state": "missing", "placed": True}
+    state = states.get(name, "missing")
+    row: dict[str, Any] = {"name": name, "role": role, "state": state, "placed": True}
     if record is None:
         return row
     here = {"state": "here", "endpoint": record.endpoint or None, "instance": record.instance}

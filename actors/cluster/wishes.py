@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from actors.cluster.draining import NodeDrain
 from actors.cluster.inspecting import Inspector
 from actors.cluster.rolling import ORDER, Renewal
-from actors.cluster.spec import NodeSpec
+from actors.cluster.spec import Instance, NodeSpec
 from actors.cluster.steps import Work, ended
 from actors.discovery.registry import Registry
 from actors.errors import Overloaded, SpecError
@@ -137,9 +137,11 @@ class Wishes:
                 await self._drain.wait_drained(limit, _WHY)
                 cut = self._drain.cut - before
             else:
-                states[what] = "draining"
+                if not self._leaves(record):  # its successor bears the same name
+                    states[what] = "draining"
                 cut = await self._drain.drain([record], limit, _WHY)
-                states[what] = "drained"
+                if states.get(what) == "draining":
+                    states[what] = "drained"
         finally:
             watching.cancel()
         how = f"; {ended(cut)} at the limit" if cut else ""
@@ -149,6 +151,10 @@ class Wishes:
             "done", "", f"{what} takes nothing new; 'callhome restart' has it serve again",
             ok=not cut, cut=cut, finished=names, left=left, error=how.lstrip("; "),
         )  # fmt: skip
+
+    def _leaves(self, record: Record) -> bool:
+        children = self._supervisor.status()
+        return any(each.address == record.address and each.state == "leaving" for each in children)
 
     async def _watch(self, work: Work, what: str, names: Sequence[str]) -> None:
         """Tell again and again what is under way, as long as somebody may look on."""
@@ -188,23 +194,31 @@ class Wishes:
         finally:
             work.abandoned = True
 
-    def _chosen(self, names: Sequence[object]) -> list[str]:
+    def _chosen(self, names: object) -> list[str]:
         """In the order of restarting. Raises SpecError."""
-        children = {each.spec.name: each.spec.spec for each in self._supervisor.status()}
-        own = [name for name, spec in children.items() if spec["role"] in ORDER[:3]]
-        wanted = list(dict.fromkeys(str(each) for each in names)) or own
-        here = {each.name for each in self._spec.instances() if each.spec.place == "here"}
+        if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
+            raise SpecError(f"actors: {shown(str(names))} is not allowed; expected a list of names")
+        roles = {each.spec.name: str(each.spec.spec["role"]) for each in self._supervisor.status()}
+        placed = {each.name: each.role for each in self._spec.instances() if _is_here(each)}
+        drained = [name for name in placed if name in self._drain.states]
+        own = [name for name, role in roles.items() if role in ORDER[:3]] + drained
+        wanted = list(dict.fromkeys(names)) or own
         for name in wanted:
-            if name in here:
+            if name in placed and name not in drained:
                 raise SpecError(
                     f"{name} runs in the launcher's own process (place='here'): restart that"
                 )
-            if name not in children:
-                known = ", ".join(children) or "none"
+            if name not in roles and name not in placed:
+                known = ", ".join(roles) or "none"
                 raise SpecError(
                     f"{shown(name)} is no actor of node {self._spec.name!r}, which has {known}"
                 )
-        return sorted(wanted, key=lambda name: ORDER.index(str(children[name]["role"])))
+        order = {**placed, **roles}
+        return sorted(wanted, key=lambda name: ORDER.index(order[name]))
+
+
+def _is_here(instance: Instance) -> bool:
+    return instance.spec.place == "here"
 
 
 def _number(text: str, base: int) -> int:

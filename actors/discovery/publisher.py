@@ -9,8 +9,10 @@ missed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from actors.discovery.registry import Registry, RegistrySubscription
 from actors.errors import ActorDead, CallHomeError, OutboxFull
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from actors.kernel.runtime import Runtime
 
 log = logging.getLogger("callhome.registry")
+
+
+#: Seconds between two looks whether those who have not answered can.
+_LOOK: Final = 0.1
 
 
 class _Subscriber:
@@ -62,8 +68,9 @@ class Publisher:
         """Who is subscribed."""
         return [each.address for each in self._subscribers.values()]
 
-    async def sync(self, limit: float) -> None:
-        """Wait until every subscriber has taken in every change made so far.
+    async def sync(self, limit: float, deaf: Callable[[Address], bool] = lambda _: False) -> None:
+        """Wait until every subscriber has taken in every change made so far; not for those who are
+        ``deaf``: nothing that they send can be wrong for what they have not heard.
 
         Gives up after ``limit`` seconds, which is logged: one that hangs must not stop the others.
         """
@@ -79,7 +86,11 @@ class Publisher:
             async with asyncio.timeout(limit):
                 while asked:
                     self._answered.clear()
-                    await self._answered.wait()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK):
+                            await self._answered.wait()
+                            continue
+                    asked -= {each.incarnation for each in self.subscribers if deaf(each)}
         except TimeoutError:
             log.warning("%d subscribers of the registry did not answer in %g s", len(asked), limit)
         finally:

@@ -81,6 +81,7 @@ class EngineActor(Actor):
         self.canary = Canary(self, self.canary_request)
         await self.handler.start()
         self.canary.start()
+        await self.canary.wait_first()
 
     async def on_stop(self) -> None:
         self.canary.stop()

@@ -61,6 +61,7 @@ class Canary:
         self._good = 0
         self._pause = _PAUSE
         self._due = 0.0
+        self._tried = asyncio.Event()
         #: Places of the engine that canaries hold: 1 while a handler runs, else 0.
         self.held = 0
         #: Canaries that were sent, and those that were not answered.
@@ -84,6 +85,18 @@ class Canary:
         self._payload = encoded.data
         self._due = self._loop.time()
         self._task = self._actor.tasks.create_task(self._look_after(), name=f"{name} canary")
+
+    async def wait_first(self) -> None:
+        """Until the first was answered or was not: whoever finds the engine knows whether it is
+        ready. Half of the time that it has to start is left for the rest of it.
+        """
+        if self._task is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._actor.settings.start_timeout / 2):
+                await self._tried.wait()
+                return
+        self._tell("its first canary is not answered yet")
 
     def stop(self) -> None:
         """No more; one that is under way is killed. A second call does nothing."""
@@ -111,6 +124,7 @@ class Canary:
             now = self._loop.time()
             if now >= self._due and self._actor.has_place and not self.held:
                 await self._try()
+                self._tried.set()
             elif self.stuck and self._why and not self._why.endswith(_STUCK):
                 self._tell(self._why + _STUCK)
             await asyncio.sleep(look)

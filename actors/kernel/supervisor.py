@@ -258,6 +258,25 @@ class Supervisor:
             self._up(entry, child)
         return None if old is None or not old.alive else old.address, address
 
+    async def recall(self, name: str, address: Address) -> None:
+        """Give the place back to the child at ``address``, if it lives still, to which another has
+        succeeded in vain; that one is ended.
+        """
+        entry = self._find(name)
+        old = next((each for each in entry.beside if each.address == address and each.alive), None)
+        if old is None:
+            return
+        async with self._renewing(entry):
+            vain, entry.child = entry.child, old
+            entry.beside.remove(old)
+            entry.state, entry.reason = "up", ""
+            entry.policy.renew()
+            if vain is not None and vain.alive:
+                entry.beside.append(vain)
+                self._group.create_task(self._forget(entry, vain), name=f"forget {name}")
+        if vain is not None and vain.alive:
+            await self._end(vain, entry.spec)
+
     async def see_off(self, address: Address) -> None:
         """Stop the child at ``address``, to which another has succeeded; returns at its end."""
         for entry in self._entries:
@@ -290,6 +309,8 @@ class Supervisor:
     async def _forget(self, entry: _Entry, child: Child) -> None:
         """Wait for the end of a child that has no place any more, or never had one."""
         how = await child.wait_exit()
+        if child not in entry.beside:
+            return  # it has got its place back
         entry.beside.remove(child)
         if child.address is not None:
             self._watcher.on_down(entry.spec, child.address, str(how), again=False)

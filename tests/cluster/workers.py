@@ -39,6 +39,22 @@ class OnceUp(Echo):
         self.file.touch()
 
 
+class OnceWell(Echo):
+    """Answers its canary the first time; in every later process it fails it, or dies (``dies``)."""
+
+    def __init__(self, file: str, dies: bool = False) -> None:
+        self.later = Path(file).exists()
+        self.dies = dies
+        Path(file).touch()
+
+    async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
+        if self.later and self.dies:
+            os.abort()
+        if self.later:
+            raise RuntimeError("well only once")
+        yield request
+
+
 class Endless(Engine[Any, Any]):
     """Yields one item, then waits for ever."""
 
