@@ -48,7 +48,7 @@ def test_the_readme_gives_the_commands_that_are_tried() -> None:
     text = (ROOT / "README.md").read_text()
     start = "python3 -m venv .venv && .venv/bin/pip install -e "
     assert f"{start}. && .venv/bin/python examples/launch.py" in text
-    assert f"{start}'.[test]' && .venv/bin/python -m pytest" in text
+    assert f"{start}'.[test]' && .venv/bin/python -m pytest -n 2 --dist loadfile" in text
 
 
 def test_the_readme_s_sample_runs_as_it_stands(tmp_path: Path) -> None:

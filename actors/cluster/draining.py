@@ -248,10 +248,13 @@ class NodeDrain:
         process = None if address.space else process_of(address.pid)
         return process is not None and process.state == STOPPED
 
-    def reopen(self, name: str) -> Address | None:
+    async def reopen(self, name: str, limit: float) -> Address | None:
         """One that was drained takes what comes again, in the process that it has: where that is
-        there still, its address.
+        there still, its address. What it has under way has ``limit`` seconds more first: one that
+        goes on before its drain is over never says that it has ended.
         """
+        if name in self._withdrawn:
+            await self.wait_ended(self._withdrawn[name].address, limit)
         record = self._withdrawn.pop(name, None)
         if record is None or not self._runtime.peers.alive(record.address):
             return None

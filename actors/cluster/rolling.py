@@ -104,7 +104,7 @@ class Renewal:
         statuses = self._supervisor.status()
         status = next((each for each in statuses if each.spec.name == name), None)
         if status is None:
-            self._reopen(work, name)
+            await self._reopen(work, name, limit)
             return
         role = str(status.spec.spec["role"])
         record = self._record(status.address)
@@ -126,10 +126,10 @@ class Renewal:
             doors = [each for each in self._registry.records if each.kind in ("router", "ingress")]
             self._drain.resume([each.address.name for each in doors if role == "engine"])
 
-    def _reopen(self, work: Work, name: str) -> None:
+    async def _reopen(self, work: Work, name: str, limit: float) -> None:
         """One in the launcher's process, which was drained and goes on. Raises SpawnError."""
         self._open_doors("engine")
-        address = self._drain.reopen(name)
+        address = await self._drain.reopen(name, limit)
         if address is None:
             raise SpawnError(f"{name} has ended with the launcher's process", actor=name)
         work.tell("serves", name, f"{name} serves again (in the launcher's process)")
@@ -213,6 +213,8 @@ class Renewal:
             self.ending.add(new.incarnation)
             if old is not None:
                 await self._supervisor.recall(name, old)
+                if state:  # it still takes nothing
+                    self._drain.states[name] = state
             raise
         if old is not None:
             await self._drain_one(work, record, limit)

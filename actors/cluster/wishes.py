@@ -200,7 +200,9 @@ class Wishes:
             raise SpecError(f"actors: {shown(str(names))} is not allowed; expected a list of names")
         roles = {each.spec.name: str(each.spec.spec["role"]) for each in self._supervisor.status()}
         placed = {each.name: each.role for each in self._spec.instances() if _is_here(each)}
-        drained = [name for name in placed if name in self._drain.states]
+        # Doors that were drained take what comes with the first engine that is started anew.
+        engines = [name for name, role in placed.items() if role == "engine"]
+        drained = [name for name in engines if name in self._drain.states]
         own = [name for name, role in roles.items() if role in ORDER[:3]] + drained
         wanted = list(dict.fromkeys(names)) or own
         for name in wanted:

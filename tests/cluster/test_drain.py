@@ -275,14 +275,15 @@ async def test_a_successor_that_fails_its_canary_gives_the_place_back(
         )
 
 
-async def test_an_engine_in_the_launchers_process_serves_again() -> None:
-    spec = NodeSpec(engines=[EngineSpec(ECHO, "tests.e2e.bus_engines:echo", place="here")])
-    async with serving(spec) as client:
-        assert (await follow(client, DrainTarget(ECHO)))[-1]["ok"]
-        await wait_until(lambda: not [each for each in client.records() if each.endpoint])
-        last = (await follow(client, RestartActors([ECHO])))[-1]
-        assert (last["ok"], last["finished"]) == (True, [ECHO])
-        await wait_until(lambda: bool([each for each in client.records() if each.endpoint]))
-        assert await client.call(ECHO, 7) == 7
+async def test_what_is_in_the_launchers_process_serves_again() -> None:
+    engine = EngineSpec(ECHO, "tests.e2e.bus_engines:echo", place="here")
+    async with serving(NodeSpec(engines=[engine], routers=[RouterSpec(place="here")])) as client:
+        for target, wanted in ((ECHO, [ECHO]), ("", [])):
+            assert (await follow(client, DrainTarget(target)))[-1]["ok"]
+            await wait_until(lambda: not [each for each in client.records() if each.endpoint])
+            last = (await follow(client, RestartActors(wanted)))[-1]
+            assert (last["ok"], last["finished"], last["error"]) == (True, [ECHO], "")
+            await wait_until(lambda: bool([each for each in client.records() if each.endpoint]))
+            assert await client.call(ECHO, 7) == 7
         with pytest.raises(SpecError, match="restart that"):
             await follow(client, RestartActors([ECHO]))

@@ -130,7 +130,9 @@ REFUSED: list[tuple[object, str, str]] = [
 
 
 @both
-@pytest.mark.parametrize(("value", "wrong", "hint"), REFUSED, ids=lambda v: repr(v)[:30])
+@pytest.mark.parametrize(
+    ("value", "wrong", "hint"), REFUSED, ids=lambda v: repr(v).partition(" at 0x")[0][:30]
+)
 def test_refused_with_path_and_hint(value: object, wrong: str, hint: str, codec: str) -> None:
     request = {"a": [0, {"t": (1, value)}], "b": 2}
     with pytest.raises(EncodeError) as caught:

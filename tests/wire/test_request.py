@@ -129,7 +129,8 @@ def test_a_request_over_the_limit_is_refused_before_memory_is_taken() -> None:
             RequestReader(size - 1).feed(data[:-100])
         with pytest.raises(RemoteProtocolError, match="limit of"):
             RequestReader().feed(raw(b"path", b"{}", b"")[:-4] + b"\xff\xff\xff\xff")
-        assert tracemalloc.get_traced_memory()[1] < 20_000
+        # Other threads of this process may take some, too; the second claims 4 GiB.
+        assert tracemalloc.get_traced_memory()[1] < 200_000
     finally:
         tracemalloc.stop()
 
