@@ -1,6 +1,4 @@
-"""The examples as users run them: copied elsewhere, from another folder, as processes, two of them
-beside each other.
-"""
+"""The examples as users run them: copied elsewhere, from another folder, as processes."""
 
 from __future__ import annotations
 
@@ -8,8 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,10 +14,9 @@ from tests.etcd import require_etcd
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
-pytestmark = pytest.mark.timeout(300)  # the first test waits for all of them
 
 
-def run(script: Path, limit: float, **environ: str) -> str:
+def run(script: Path, limit: float = 8 * PATIENCE, **environ: str) -> str:
     """What a script prints when it is run from the root folder; it must succeed silently else."""
     found = subprocess.run(
         [sys.executable, str(script)],
@@ -37,40 +32,18 @@ def run(script: Path, limit: float, **environ: str) -> str:
     return found.stdout
 
 
-#: What is run from a copy, and what from where it stands.
-COPIED = ("several_machines", "routing", "two_nodes", "launch")
-OTHERS = ("counter", "adapter", "recording", "frozen", "canary", "frames")
-LIMIT = 24 * PATIENCE
-
-
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[str]]]:
-    """What each example prints."""
-    copy = tmp_path_factory.mktemp("elsewhere") / "examples"
-    shutil.copytree(ROOT / "examples", copy)
-    there = {"PYTHONPATH": str(ROOT), "ETCD_ENDPOINTS": ""}
-    with ThreadPoolExecutor(2) as pool:
-        outs = {
-            name: pool.submit(run, copy / f"{name}.py", LIMIT, **there)
-            for name in COPIED
-            if name != "several_machines" or shutil.which("etcd")
-        }
-        outs |= {name: pool.submit(run, ROOT / "examples" / f"{name}.py", LIMIT) for name in OTHERS}
-        for each in outs.values():  # no test looks for what is left while one runs
-            each.exception()
-        yield outs
-
-
-def test_the_main_job_from_elsewhere(printed: dict[str, Future[str]]) -> None:
-    out = printed["launch"].result()
+def test_the_main_job_from_elsewhere(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    out = run(tmp_path / "examples" / "launch.py", PYTHONPATH=str(ROOT))
     told = {line[:10].strip() for line in out.splitlines()}
     assert {"up", "unary", "stream", "chat", "frames", "stop", "drop", "proxy", "down"} <= told
     assert "60 pictures of 1920x1080 in, darkened, out" in out
     assert out.splitlines()[-1].startswith("left       nothing: 9 processes")
 
 
-def test_two_nodes_from_elsewhere(printed: dict[str, Future[str]]) -> None:
-    out = printed["two_nodes"].result()
+def test_two_nodes_from_elsewhere(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    out = run(tmp_path / "examples" / "two_nodes.py", PYTHONPATH=str(ROOT))
     told = {line[:10].strip() for line in out.splitlines()}
     assert {"up", "unary", "stream", "chat", "frames", "stop", "outside", "kill", "down"} <= told
     assert "24 frames of 8 MiB in, darkened, out" in out
@@ -79,8 +52,9 @@ def test_two_nodes_from_elsewhere(printed: dict[str, Future[str]]) -> None:
     assert out.splitlines()[-1].startswith("left       nothing: 9 processes")
 
 
-def test_routing_from_elsewhere(printed: dict[str, Future[str]]) -> None:
-    out = printed["routing"].result()
+def test_routing_from_elsewhere(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    out = run(tmp_path / "examples" / "routing.py", PYTHONPATH=str(ROOT))
     told = {line[:10].strip() for line in out.splitlines()}
     shown = {"worker", "least", "instance", "turns", "weighted", "sticky", "yours", "burst", "busy"}
     assert shown | {"up", "migration", "routers", "down"} <= told
@@ -93,9 +67,12 @@ def test_routing_from_elsewhere(printed: dict[str, Future[str]]) -> None:
     assert out.splitlines()[-1].startswith("left       nothing")
 
 
-def test_several_machines_from_elsewhere(printed: dict[str, Future[str]]) -> None:
+@pytest.mark.timeout(180)
+def test_several_machines_from_elsewhere(tmp_path: Path) -> None:
     require_etcd()
-    out = printed["several_machines"].result()
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    script = tmp_path / "examples" / "several_machines.py"
+    out = run(script, 24 * PATIENCE, PYTHONPATH=str(ROOT), ETCD_ENDPOINTS="")
     told = {line[:10].strip() for line in out.splitlines()}
     assert {"up", "found", "streams", "etcd", "$", "down"} <= told
     assert "9 from each to each, 1000 tokens each, in order" in out
@@ -150,9 +127,7 @@ def test_without_etcd_the_example_says_what_is_missing() -> None:
         ("frames", ["largest 7", "twice: FrameReleased", "'writeable': False", "right: True"]),
     ],
 )
-def test_the_others_uninstalled(
-    printed: dict[str, Future[str]], name: str, lines: list[str]
-) -> None:
-    out = printed[name].result()
+def test_the_others_uninstalled(name: str, lines: list[str]) -> None:
+    out = run(ROOT / "examples" / f"{name}.py")
     for line in lines:
         assert line in out
