@@ -99,8 +99,14 @@ async def test_c36_ready_not_ready_ready_at_routers_here_and_elsewhere(
 
 
 async def look_at_ps(client: Client) -> None:
-    """The node of the engines shows both, and asks them all the same."""
-    rows = await client.ref("node").ask(Ps(False), timeout=SLACK)
+    """The node of the engines, which looks for itself, shows both, and asks them all the same."""
+    rows: list[dict[str, Any]] = []
+
+    async def both_unready() -> bool:
+        rows[:] = await client.ref("node").ask(Ps(False), timeout=SLACK)
+        return all(row["state"] == "unready" for row in rows if row["endpoint"] == GO)
+
+    await wait_until(both_unready, SLACK, "ps shows both as unready")
     for row in rows:
         assert row["lag"] is not None
         if row["endpoint"] != GO:

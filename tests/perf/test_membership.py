@@ -72,10 +72,11 @@ async def test_a_call_counts_by_when_it_began() -> None:
         await calls.wait(lambda: calls.members and len(calls.failed) == 2, "the others")
         assert calls.none_after(since) == calls.failed[1] - since > 0.0
         assert calls.members == {7: membership_of(1.5, 2.5)}
-        for call in client.calls[3:]:
-            call.set_result([8, 1.0, 1.0])
         assert calls._pacing is not None
         calls._pacing.cancel()
+        await asyncio.sleep(0)  # the call that was made last has begun: else nobody would end it
+        for call in client.calls[3:]:
+            call.set_result([8, 1.0, 1.0])
 
 
 def membership_of(ready: float, first: float) -> object:
