@@ -102,3 +102,15 @@ async def test_a_snapshot_leaves_out_who_is_hidden_and_all_endpoints_go_together
     assert told.heard[-1] == "closed"
     assert told.heard.count("closed") == 1
     assert not publishing.active
+
+
+async def test_of_an_engine_that_is_gone_nothing_is_hidden_any_more() -> None:
+    publishing, told = Publishing(), Told()
+    publishing._publishers["somewhere"] = told
+    publishing._changed(Snapshot([engine(1), engine(2)]))
+    publishing.judge([(1, "frozen"), (2, "frozen")])
+    publishing._changed(Removed(engine(1), "ended"))
+    publishing._changed(Added(engine(1)))  # before anybody is judged again
+    assert told.heard[3:] == [Added(engine(1))]
+    publishing.judge([(1, "unready"), (2, "frozen")])
+    assert told.heard[4:] == [Removed(engine(1), "it is unready")]

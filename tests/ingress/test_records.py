@@ -157,6 +157,24 @@ async def test_records_are_withdrawn_before_streams_end(tmp_path: Path) -> None:
             assert end.error[:2] == ["connection.lost", "the ingress stops"]
 
 
+async def test_what_was_withdrawn_is_served_on_until_its_engine_ends(tmp_path: Path) -> None:
+    async with both(tmp_path) as (at, _):
+        path = await at.engine(echo)
+        records, engine = at.ingress.records, at.engines[0].address
+        records.published = True  # others have read it
+        at.known.registry.remove(engine.incarnation, None, "it drains")
+        assert records.find(path) is not None
+        assert records.was_withdrawn(path)
+        records.close_withdrawn([engine.incarnation + 1])
+        assert records.find(path) is not None
+        records.close_withdrawn([engine.incarnation])
+        assert records.find(path) is None
+        assert records.was_withdrawn(path)
+        for hear in at.ingress.runtime.when_down:
+            hear(engine, "it has ended")
+        assert not records.was_withdrawn(path)  # nothing is kept of who is gone
+
+
 async def test_records_stand_in_a_directory_while_the_ingress_lives(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     async with rig(tmp_path, directory=str(shared)) as at:
