@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from actors.discovery import etcd as etcd_module
-from actors.discovery import etcd_link
+from actors.discovery import etcd_connection, etcd_link
 from actors.discovery.etcd import EtcdDiscovery
 from actors.discovery.etcd_connection import Connection
 from actors.discovery.etcd_records import Pair, Told
@@ -319,3 +319,38 @@ async def test_a_loop_that_stands_still_hears_everything_later(etcd: Etcd) -> No
             time.sleep(TTL / 2)  # noqa: ASYNC251 - of our own thread, that is the point
             await wait_until(lambda: heard.instances == set(range(300, 600)), PATIENCE)
         await wait_until(lambda: not heard.known, PATIENCE)
+
+
+async def test_the_snapshot_is_whole_however_many_there_are(etcd: Etcd) -> None:
+    """More than are told in one turn of the loop."""
+    count = 2 * etcd_module._TURN + 1
+    async with (
+        publisher(etcd.address, *range(1, count + 1), ttl=5.0),
+        reader(etcd.address, ttl=5.0) as (_, heard),
+    ):
+        (snapshot,) = heard.changes
+        assert isinstance(snapshot, Snapshot)
+        assert len(snapshot.records) == count
+
+
+async def test_values_that_are_too_large_for_one_answer_are_listed_in_smaller_ones(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(etcd_connection._OPTIONS, "grpc.max_receive_message_length", 65536)
+    monkeypatch.setattr(etcd_module, "_SMALL_PAGE", 4)
+    for number in range(10, 20):
+        etcd.put(key(number), "x" * 10_000)
+    async with publisher(etcd.address, 1), reader(etcd.address) as (found, heard):
+        assert heard.instances == {1}
+        assert found.state() == ""
+
+
+async def test_an_etcd_that_is_away_for_long_is_tried_again_as_often(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_link, "_LONGEST_PAUSE", 2 * etcd_link._PAUSE)
+    async with reader(etcd.address) as (found, _):
+        etcd.kill()
+        assert found._seat is not None
+        link = found._seat.link
+        await wait_until(lambda: link.failed_rounds >= 9, PATIENCE, "nine rounds")

@@ -55,6 +55,9 @@ async def test_keys_and_values_are_dynamos_under_one_lease(etcd: Etcd) -> None:
         leases = {each.lease for each in found.values()}
         assert len(leases) == 1
         assert leases != {0}
+        (lease,) = leases
+        told = etcd.ctl("lease", "timetolive", f"{lease:x}")
+        assert f"granted with TTL({TTL:g}s)" in told  # who dies is not listed for longer
         writer.changed(Snapshot([engine(2), engine(3)]))
         writer.changed(Removed(engine(2), "ended"))
         await writer.settle(PATIENCE)

@@ -80,6 +80,7 @@ def test_what_is_no_record_costs_itself_and_one_line(
     assert len(caplog.records) == 1
     assert "is left: " in caplog.records[0].getMessage()
     assert held.agrees(2, 5)
+    assert not held.agrees(2, 6)  # as many, and one of them is written anew
 
 
 def test_a_record_that_is_mended_is_told_and_one_that_is_spoilt_goes() -> None:

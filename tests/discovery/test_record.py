@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from actors.discovery.files import file_name
-from actors.discovery.record import SPEAKS, BadRecord, pack_record, read_record, routing_path
+from actors.discovery.record import (
+    SPEAKS,
+    BadRecord,
+    pack_record,
+    read_record,
+    routing_path,
+    within,
+)
 from actors.messages import Record
 from tests.discovery.samples import DYNAMO, dynamo, engine
 from transport.bus.address import Address
@@ -138,3 +145,10 @@ def test_whatever_is_read_can_be_written_and_told(name: str) -> None:
     found = read_record(dynamo(namespace=name, transport={"tcp": f"h:1/{name}"}))
     decode(encode([found.endpoint, found.via]))
     assert file_name(found.endpoint, found.instance).isascii()
+
+
+def test_a_namespace_is_the_whole_first_word_of_an_endpoint() -> None:
+    assert within("red.who.go", "red")
+    assert within("red.who.go", "")
+    assert not within("reddish.who.go", "red")
+    assert not within("re.who.go", "red")
