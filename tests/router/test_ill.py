@@ -68,6 +68,15 @@ def test_c36_who_is_unready_says_why() -> None:
     assert f"{text}, and gets no new streams" in str(pinned.value)
 
 
+def test_c36_another_reason_is_told_at_once() -> None:
+    rig = Rig(1)
+    for why in ("its canary raised ValueError: x", "its canary gave no item within 3 s"):
+        rig.pool.judge(1, "unready", rig.now - 4, why)
+        with pytest.raises(AllBusy) as told:
+            rig.pool.choose(rig.open())
+        assert why in str(told.value)
+
+
 def test_one_that_is_pinned_is_refused_and_others_are_not() -> None:
     rig = Rig(2)
     rig.pool.judge(1, "frozen", rig.now - 4)
