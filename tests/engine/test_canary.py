@@ -269,6 +269,32 @@ async def test_c36_real_items_are_as_good_as_a_canary_and_error_items_are_not(
         await at.until("well")
 
 
+async def test_c36_a_canary_without_answer_is_nothing_where_real_streams_have_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig(tmp_path, generates, canary_timeout=4 * LIMIT) as at:
+        await wait_until(lambda: at.actor.canary.sent and not at.actor.canary.held)
+        Behaviour.how = "hang"
+        await wait_until(lambda: at.actor.canary.held)
+        good = at.actor.good_items
+        monkeypatch.setattr(at.actor, "good_items", lambda: good() + 1)
+        await wait_until(lambda: not at.actor.canary.held, what="its limit is over")
+        assert at.actor.canary.failed == 0
+        assert at.verdict().well
+
+
+async def test_c36_who_does_not_answer_is_tried_again_more_and_more_seldom(tmp_path: Path) -> None:
+    Behaviour.how = "raise"
+    async with rig(tmp_path, generates, canary_wait=600.0) as at:
+        at.actor.canary._pause = 0.02
+        pauses = []
+        for failed in range(1, 4):
+            await wait_until(lambda failed=failed: at.actor.canary.failed == failed, 20)
+            pauses.append(at.actor.canary._pause)
+            at.actor.canary._due = 0.0
+        assert pauses[1:] == [2 * pauses[0], 4 * pauses[0]]
+
+
 async def test_c36_where_all_places_are_taken_no_canary_is_sent_and_the_verdict_stays(
     tmp_path: Path,
 ) -> None:
@@ -293,7 +319,11 @@ async def test_c36_where_all_places_are_taken_no_canary_is_sent_and_the_verdict_
 async def test_c36_a_canary_has_a_place_and_a_stream_waits_for_it(tmp_path: Path) -> None:
     """The engine is made for one stream at a time, and has no queue."""
     Behaviour.how = "hang"
-    async with rig(tmp_path, generates, capacity=1, canary_timeout=30.0) as at:
+    brief: dict[str, Any] = {
+        "canary_timeout": 30.0,
+        "start_timeout": 1.0,
+    }  # half of which the first is waited for
+    async with rig(tmp_path, generates, capacity=1, **brief) as at:
         await wait_until(lambda: Behaviour.now == 1)
         first, second = at.open("real"), at.open("real")
         end = await at.home.ended(second)
