@@ -103,9 +103,10 @@ def _of_actor(
     bad = True
     if state == _OVER and row.get("role") == "actor":
         bad = False  # it had done what it was there for
-    elif (state in _DRAINS and not alone) or state == _OVER:
+    elif not alone and (state in _DRAINS or state == _OVER):
         bad = not _others(row, rows)
-    action = _PLACED if row.get("placed") else _action(state, name, pid)
+    apart = row.get("placed") and state not in _DRAINS
+    action = _PLACED if apart else _action(state, name, pid)
     if state == _OVER and not bad:
         action = ""
     return [Finding(who, text, action, bad), *found]

@@ -131,3 +131,16 @@ def test_an_engine_or_a_door_that_has_ended_is_missing_unless_another_serves() -
     ]
     assert not bad(gone, row("e-1"))
     assert bad(row(), row("router", "router", "ended"))
+
+
+def test_an_engine_that_was_asked_for_and_has_ended_is_not_ready_whoever_else_serves() -> None:
+    told = {"stops": "", "actors": [row(), row("e-1", state="ended")]}
+    (found,) = judge(told, "e-1")
+    assert found.bad
+    assert found.action == "'callhome restart e-1' starts it again"
+
+
+def test_one_in_the_launchers_program_that_was_drained_can_be_had_to_serve_again() -> None:
+    (found,) = judge({"stops": "", "actors": [row(), row("e-1", state="drained", placed=True)]})
+    assert not found.bad
+    assert found.action == "'callhome restart e-1' makes it serve again"

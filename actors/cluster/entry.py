@@ -172,6 +172,7 @@ async def running(
                 actor.discovery = discovery  # type: ignore[attr-defined]
             elif spec["role"] == "engine":
                 actor.tell_ready = heart.ready  # type: ignore[attr-defined]
+                actor.start_by = spec.get("start_by")  # type: ignore[attr-defined]
             actor.attach(runtime, tasks, lookup)
             try:
                 with _stage("on_start"):

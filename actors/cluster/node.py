@@ -298,7 +298,7 @@ class NodeActor(Actor):
             self._inspector,
             self.address,
             self._supervisor.status(),
-            {each.name: each.role for each in here(self._spec)},
+            here(self._spec),
             self._registry.records,
             self._drain.states,
         )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from actors.cluster.inspecting import Inspector
+from actors.cluster.spec import EngineSpec, Instance
 from actors.kernel.children import ChildStatus
 from actors.messages import Record
 from transport.bus.address import Address
@@ -18,28 +19,32 @@ async def wellness(
     inspector: Inspector,
     own: Address,
     statuses: Sequence[ChildStatus],
-    placed: Mapping[str, str],
+    placed: Sequence[Instance],
     records: Sequence[Record],
     states: Mapping[str, str],
 ) -> dict[str, Any]:
     """The answer to ``Health`` without ``stops``.
 
-    ``own`` is the node's address; ``placed`` the role of each actor, by name, that the launcher
-    runs; ``states`` tells who drains.
+    ``own`` is the node's address; ``placed`` are the actors that the launcher runs; ``states``
+    tells who drains.
     """
-    rows = [await _row(inspector, status, states) for status in statuses]
+    asked = [status for status in statuses if status.spec.spec["role"] in _ASKED]
+    answers = dict(zip(map(id, asked), await inspector.inspect_all(asked), strict=True))
+    rows = [_row(inspector, each, states, answers.get(id(each), {})) for each in statuses]
     known = {record.address.name: record for record in records}
     rows += [
-        _placed(inspector, name, role, known.get(name), states) for name, role in placed.items()
+        _placed(inspector, each, known.get(each.name), states.get(each.name)) for each in placed
     ]
     return {"lag": inspector.ill(own)["lag"], "actors": rows}
 
 
-async def _row(
-    inspector: Inspector, status: ChildStatus, states: Mapping[str, str]
+def _row(
+    inspector: Inspector,
+    status: ChildStatus,
+    states: Mapping[str, str],
+    found: Mapping[str, Any],
 ) -> dict[str, Any]:
     spec, address = status.spec.spec, status.address
-    found = await inspector.inspect(status) if spec["role"] in _ASKED else {}
     return {
         "name": status.spec.name,
         "role": spec["role"],
@@ -54,11 +59,16 @@ async def _row(
 
 
 def _placed(
-    inspector: Inspector, name: str, role: str, record: Record | None, states: Mapping[str, str]
+    inspector: Inspector, instance: Instance, record: Record | None, state: str | None
 ) -> dict[str, Any]:
-    """One in the launcher's process: its record goes when it ends."""
-    state = states.get(name, "missing")
-    row: dict[str, Any] = {"name": name, "role": role, "state": state, "placed": True}
+    """One in the launcher's process: its record goes when it drains or ends."""
+    row: dict[str, Any] = {
+        "name": instance.name,
+        "role": instance.role,
+        "endpoint": instance.spec.endpoint if isinstance(instance.spec, EngineSpec) else None,
+        "state": state or "missing",
+        "placed": True,
+    }
     if record is None:
         return row
     here = {"state": "here", "endpoint": record.endpoint or None, "instance": record.instance}

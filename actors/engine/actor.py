@@ -39,6 +39,8 @@ class EngineActor(Actor):
     #: was not); set by whoever runs it, before on_start.
     canary_request: Any = None
     tell_ready: Callable[[str], None] = staticmethod(lambda why: None)
+    #: When its start has failed unless it is ready (time.monotonic); None: by its settings.
+    start_by: float | None = None
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +40,8 @@ _LEAST: Final = 0.02
 #: ``canary_wait``.
 _PAUSE: Final = 1.0
 _TEXT: Final = 150
+#: Part of ``start_timeout`` that is left for what comes behind the first canary.
+_REST: Final = 0.1
 #: Looks for an answer within ``canary_timeout``.
 _STEPS: Final = 10
 
@@ -62,6 +65,7 @@ class Canary:
         self._pause = _PAUSE
         self._due = 0.0
         self._tried = asyncio.Event()
+        self._start_by = actor.start_by or time.monotonic() + settings.start_timeout
         #: Places of the engine that canaries hold: 1 while a handler runs, else 0.
         self.held = 0
         #: Canaries that were sent, and those that were not answered.
@@ -88,15 +92,18 @@ class Canary:
 
     async def wait_first(self) -> None:
         """Until the first was answered or was not: whoever finds the engine knows whether it is
-        ready. Half of the time that it has to start is left for the rest of it.
+        ready. An engine that took long to load has less time for this, down to none: it is up
+        then, and unready until it has answered.
         """
         if self._task is None:
             return
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._actor.settings.start_timeout / 2):
+            whole = self._actor.settings.start_timeout
+            left = self._start_by - time.monotonic() - whole * _REST
+            async with asyncio.timeout(min(whole / 2, left)):
                 await self._tried.wait()
-                return
-        self._tell("its first canary is not answered yet")
+        if not self._tried.is_set():
+            self._tell("its first canary is not answered yet")
 
     def stop(self) -> None:
         """No more; one that is under way is killed. A second call does nothing."""

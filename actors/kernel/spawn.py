@@ -19,6 +19,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -125,7 +126,7 @@ class Child:
         try:
             self._status, theirs = os.pipe()
             theirs = raised(theirs)
-            self._process = self._exec(theirs)
+            self._process = self._exec(theirs, time.monotonic() + timeout)
             self._pidfd = os.pidfd_open(self._process.pid)
         except OSError as cause:
             error = SpawnError(
@@ -145,7 +146,7 @@ class Child:
         self._loop.add_reader(self._pidfd, self._reap)
         self._timer = self._loop.call_later(timeout, self._time_out, timeout)
 
-    def _exec(self, status: int) -> subprocess.Popen[bytes]:
+    def _exec(self, status: int, start_by: float) -> subprocess.Popen[bytes]:
         spec = self._launch.spec
         env = {**os.environ, **(self._launch.env or {})}
         path = import_path(self._launch.env)
@@ -153,6 +154,7 @@ class Child:
             **spec,
             "parent": os.getpid(),
             "status_fd": status,
+            "start_by": start_by,  # by the machine's monotonic clock
             "path": path,
             "pythonpath": env.get("PYTHONPATH"),
             "linger": self._launch.linger,

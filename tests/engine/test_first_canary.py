@@ -1,0 +1,39 @@
+"""An engine waits for its first canary only as long as its start may still take."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import Context, Settings
+from actors.cluster.entry import running
+from actors.engine.actor import EngineActor
+from tests.e2e.raw import raw_home
+
+
+async def never(request: Any, ctx: Context) -> AsyncIterator[Any]:
+    await asyncio.Event().wait()
+    yield request
+
+
+@pytest.mark.parametrize("left", [-1.0, 1.3])
+async def test_who_took_long_to_load_is_up_in_time_and_unready(tmp_path: Path, left: float) -> None:
+    settings = Settings(canary_timeout=30.0, start_timeout=10.0).to_dict()
+    began = time.monotonic()
+    spec = {
+        "run": str(tmp_path), "name": "engine", "role": "engine", "settings": settings,
+        "start_by": began + left,
+    }  # fmt: skip
+    actor = EngineActor(never, {}, "t.first.go", 2, 0, None)
+    actor.canary_request = "canary"
+    with raw_home(str(tmp_path)):  # open for the engine's good-bye
+        async with running(spec, actor) as (_, runtime):
+            assert time.monotonic() < began + 4.0, "half of start_timeout is 5 s"
+            verdict = runtime.vigil.of(actor.address, time.monotonic())
+            assert verdict.code == "unready"
+            assert "not answered yet" in verdict.why
