@@ -17,15 +17,16 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from actors.discovery.base import Listener
 from actors.discovery.etcd_connection import (
     Connection,
     Failed,
     Lost,
+    Past,
     Refused,
     Watch,
     together,
@@ -51,6 +52,9 @@ _WAITING: Final = 65_536
 _PAUSE: Final = 1.0
 #: Seconds before all is listed again that a watch has not told.
 _MOMENT: Final = 0.1
+
+
+_Key: TypeAlias = tuple[int, str]
 
 
 class _Stale(Failed):
@@ -81,6 +85,8 @@ class EtcdDiscovery:
         self._lock = threading.Lock()
         self._waiting: list[Told] = []
         self._taking = False
+        #: What the registry holds once all that was taken is told.
+        self._held: set[_Key] = set()
         # Of the thread alone.
         self._table = Table(address, ttl)
 
@@ -128,6 +134,11 @@ class EtcdDiscovery:
         with self._lock:
             changes, self._waiting = self._waiting[:_TURN], self._waiting[_TURN:]
             self._taking = more = bool(self._waiting)
+            for change in changes:
+                if isinstance(change, Added):
+                    self._held.add(_key(change))
+                else:
+                    self._held.discard(_key(change))
         if self._stopped:
             return
         for change in changes:
@@ -168,7 +179,8 @@ class EtcdDiscovery:
         with self._lock:
             self._waiting += changes
             if len(self._waiting) > _WAITING:
-                self._waiting = shortened(self._waiting)
+                # Two for each that is held, one for each that is new: half of the bound.
+                self._waiting = shortened(self._waiting, self._held)
             idle, self._taking = not self._taking, True
         if idle:
             self._post(self._take)
@@ -234,6 +246,8 @@ class EtcdDiscovery:
             )
             try:
                 answer = await connection.call("Range", request, _PATIENCE)
+            except Past as error:
+                raise _Stale(f"a list was not told to its end ({error})") from None
             except Refused:
                 if page == _SMALL_PAGE:
                     raise
@@ -298,21 +312,25 @@ class EtcdDiscovery:
             doubt = facts
 
 
-def shortened(changes: Iterable[Told]) -> list[Told]:
+def shortened(changes: Iterable[Told], held: Container[_Key]) -> list[Told]:
     """Changes with the same end, of which none is told that two others undo: for a loop that has
-    stood still while a worker came and went thousands of times. Whoever went at all is told as
-    Removed once.
+    stood still while workers came and went thousands of times. Whoever is ``held`` before them and
+    went at all is told as Removed once; who came and went meanwhile is not told.
     """
-    last: dict[tuple[int, str], list[Told]] = {}
+    last: dict[_Key, list[Told]] = {}
     for change in changes:
-        key = change.record.instance, change.record.endpoint
+        key = _key(change)
         kept = last.setdefault(key, [])
         if isinstance(change, Removed):
-            # If it was not there before, a Removed does no harm: nobody is told of it.
-            kept[:] = [each for each in kept if isinstance(each, Removed)][:1] or [change]
+            went = [each for each in kept if isinstance(each, Removed)][:1] or [change]
+            kept[:] = went if key in held else []
         else:
             kept[:] = [*(each for each in kept if isinstance(each, Removed)), change]
     return [change for kept in last.values() for change in kept]
+
+
+def _key(change: Told) -> _Key:
+    return change.record.instance, change.record.endpoint
 
 
 def _end(prefix: bytes) -> bytes:

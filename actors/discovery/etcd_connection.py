@@ -50,6 +50,10 @@ class Gone(Refused):
     """What was named, such as a lease, is not there any more."""
 
 
+class Past(Refused):
+    """The revision that was asked for is compacted, or was never there."""
+
+
 async def together(*steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run all to their end; the first that fails ends the others. Raises what that raises, where
     it is a Failed, without what it came from.
@@ -221,11 +225,12 @@ class Connection:
             codes.RESOURCE_EXHAUSTED,
             codes.FAILED_PRECONDITION,
             codes.INVALID_ARGUMENT,
-            codes.OUT_OF_RANGE,
             codes.UNIMPLEMENTED,
         )
         if error.code() is codes.NOT_FOUND:
             return Gone(text)
+        if error.code() is codes.OUT_OF_RANGE:
+            return Past(text)
         return Refused(text) if error.code() in lasting else Lost(text)
 
 

@@ -47,6 +47,10 @@ _UNSURE: Final = b""
 _LEASES: Final = 64
 
 
+class _Partly(Refused):
+    """Some records are refused; all others are written."""
+
+
 class EtcdPublisher:
     """Keeps the records of one node's engines in the etcd at ``address`` (``etcd://host:port,…``)
     as long as its ingress lives; see ``actors.discovery.base.Publisher``.
@@ -117,7 +121,7 @@ class EtcdPublisher:
                 loop.call_soon_threadsafe(settled.set)
 
         def ask() -> None:
-            if self._done >= number or seat.link.away or self._refusal:
+            if self._done >= number or seat.link.away:
                 tell()
             else:
                 self._settling.append((number, tell))
@@ -203,7 +207,8 @@ class EtcdPublisher:
                 self._release()
             except Refused as error:
                 self._refuse(str(error))
-                self._release()
+                if not isinstance(error, _Partly):
+                    self._release()
                 await asyncio.sleep(_PAUSE)
 
     def _refuse(self, why: str) -> None:
@@ -249,7 +254,8 @@ class EtcdPublisher:
             if time.monotonic() > due:
                 return False
         if refused:
-            raise refused[0]
+            self._release(ordered)  # for no other one there is anything left to wait for
+            raise _Partly(str(refused[0]))
         self._done = ordered
         self._release(ordered)
         if self._refusal:

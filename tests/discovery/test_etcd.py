@@ -190,6 +190,32 @@ class Unlucky(EtcdDiscovery):
         return super()._events(events, now)
 
 
+async def test_a_list_whose_revision_is_compacted_between_two_pages_begins_anew(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(etcd_module, "_PAGE", 1)
+    caplog.set_level(logging.WARNING)
+    call, pages = Connection.call, 0
+
+    async def compacting(self: Connection, name: str, request: Any, limit: float) -> Any:
+        nonlocal pages
+        answer = await call(self, name, request, limit)
+        if name == "Range" and request.limit == 1 and not request.keys_only:
+            pages += 1
+            if pages == 1:
+                etcd.put("elsewhere", "x")
+                etcd.ctl("compaction", str(answer.header.revision + 1))
+        return answer
+
+    async with publisher(etcd.address, 1, 2):
+        monkeypatch.setattr(Connection, "call", compacting)
+        async with reader(etcd.address) as (found, heard):
+            await wait_until(lambda: heard.instances == {1, 2}, PATIENCE)
+            assert found.state() == ""
+    assert any("was not told to its end" in each for each in told(caplog))
+    assert not any("refuses to tell" in each for each in told(caplog))
+
+
 @pytest.mark.parametrize("fault", ["compacted", "dropped"])
 async def test_b150_what_the_watch_misses_is_listed(
     etcd: Etcd, fault: str, caplog: pytest.LogCaptureFixture
@@ -309,16 +335,6 @@ async def test_it_ends_with_the_loop_of_its_reader(etcd: Etcd) -> None:
     await asyncio.to_thread(leave)
     async with publisher(etcd.address, 1):
         pass
-
-
-async def test_a_loop_that_stands_still_hears_everything_later(etcd: Etcd) -> None:
-    async with reader(etcd.address) as (_, heard):
-        async with publisher(etcd.address, *range(1, 400)) as writer:
-            writer.changed(Snapshot([engine(each) for each in range(300, 600)]))
-            await asyncio.to_thread(lambda: None)
-            time.sleep(TTL / 2)  # noqa: ASYNC251 - of our own thread, that is the point
-            await wait_until(lambda: heard.instances == set(range(300, 600)), PATIENCE)
-        await wait_until(lambda: not heard.known, PATIENCE)
 
 
 async def test_the_snapshot_is_whole_however_many_there_are(etcd: Etcd) -> None:

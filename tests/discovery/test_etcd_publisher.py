@@ -14,12 +14,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actors.discovery import etcd_publisher
 from actors.discovery.etcd import EtcdDiscovery
-from actors.discovery.etcd_connection import Connection
+from actors.discovery.etcd_connection import Connection, Refused
 from actors.discovery.etcd_publisher import EtcdPublisher
 from actors.discovery.record import pack_record
 from actors.errors import SpecError
@@ -247,6 +248,26 @@ async def test_a_user_and_a_password_are_used_where_etcd_asks_for_them(
             await writer.close()
             await wait_until(lambda: not heard.known, PATIENCE)
     assert "word" not in caplog.text.replace("password", "")
+
+
+async def test_who_withdraws_is_waited_for_while_another_record_is_refused(
+    etcd: Etcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(etcd_publisher, "_PAUSE", 0.3)
+    call = Connection.call
+
+    async def choosy(self: Connection, name: str, request: Any, limit: float) -> Any:
+        if name == "Put" and request.key.decode() == key(2):
+            raise Refused("permission denied")
+        return await call(self, name, request, limit)
+
+    monkeypatch.setattr(Connection, "call", choosy)
+    async with publisher(etcd.address, 1) as writer:
+        writer.changed(Added(engine(2)))
+        await wait_until(lambda: "permission denied" in writer.state())
+        writer.changed(Removed(engine(1), "drains"))
+        await writer.settle(PATIENCE)
+        assert not etcd.get(ROOT)
 
 
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
