@@ -348,6 +348,11 @@ class Settings:
         return {name: getattr(self, name) for name in _rules()}
 
 
+def etcd_members(etcd: str) -> list[str]:
+    """The ``host:port`` of each member of ``etcd://host:port,…``; none of ""."""
+    return [each for each in etcd.removeprefix("etcd://").split(",") if each]
+
+
 def mapping(value: Any, key: str) -> dict[str, Any]:
     """A table: a mapping whose keys are text."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from argparse import Namespace
 from typing import Any, Final
@@ -16,7 +15,7 @@ from actors.cli.signals import Interrupts
 from actors.client import Client
 from actors.cluster.cores import show
 from actors.cluster.folder import NodeInfo, live_nodes
-from actors.cluster.inspecting import read_inspection
+from actors.cluster.inspecting import cores_of, read_inspection
 from actors.cluster.launcher import find_node
 from actors.cluster.node import Ps
 from actors.cluster.stopping import stop_node
@@ -125,7 +124,7 @@ async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any
         "since": None if verdict.well else round(now - verdict.since, 1),
         "lag": vigil.lag(record.address, now),
         "pid": record.address.pid,
-        "cores": _affinity(record.address.pid),
+        "cores": cores_of(record.address.pid),
         "rss": None,  # of the whole program, not of the actor
         "restarts": 0,
         "reason": found.get("reason", ""),
@@ -136,13 +135,6 @@ async def _here(client: Client, record: Record, counters: bool) -> dict[str, Any
         "away": found.get("away") or None,
     }
     return row | ({"counters": found.get("counters")} if counters else {})
-
-
-def _affinity(pid: int) -> list[int] | None:
-    try:
-        return sorted(os.sched_getaffinity(pid))
-    except OSError:
-        return None
 
 
 def _cells(node: str, row: dict[str, Any]) -> tuple[str, ...]:

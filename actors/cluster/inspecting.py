@@ -154,7 +154,7 @@ def _row(status: ChildStatus, found: Mapping[str, Any], listen: str | None) -> d
         "listen": listen or None,
         "state": status.state,
         "pid": status.pid or None,
-        "cores": _cores(status.pid),
+        "cores": cores_of(status.pid),
         "rss": _rss(status.pid),
         "restarts": status.restarts,
         "reason": status.reason,
@@ -169,10 +169,11 @@ def _row(status: ChildStatus, found: Mapping[str, Any], listen: str | None) -> d
     }
 
 
-def _cores(pid: int) -> list[int] | None:
+def cores_of(pid: int) -> list[int] | None:
+    """The cores that a process may use; None when it is gone, or there is none (0)."""
     try:
         return sorted(os.sched_getaffinity(pid)) if pid else None
-    except ProcessLookupError:
+    except OSError:
         return None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from actors.cluster.spec import NodeSpec
 from actors.cluster.unmet import plain
+from actors.config import etcd_members
 
 
 def found_by(own: NodeSpec, other: NodeSpec, listen: str) -> str | None:
@@ -35,11 +36,7 @@ def _one_folder(own: NodeSpec, other: NodeSpec) -> bool:
 
 def _one_etcd(own: NodeSpec, other: NodeSpec) -> bool:
     """Whether they name a member in common; two that name none may still share one."""
-    return bool(_members(own.etcd) & _members(other.etcd))
-
-
-def _members(etcd: str) -> set[str]:
-    return set(filter(None, etcd.removeprefix("etcd://").split(",")))
+    return not set(etcd_members(own.etcd)).isdisjoint(etcd_members(other.etcd))
 
 
 def missing(

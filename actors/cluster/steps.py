@@ -1,9 +1,11 @@
 """What a node does by somebody's wish, step by step, for whoever follows it.
 
-A step is a map of plain values: ``at`` (seconds since the beginning), ``actor``, ``step`` (a word
-of ``WORDS``), ``text`` (a line for people) and what belongs to the step. The last one is ``done``:
-``ok``, ``cut`` (streams that were ended with an error), ``finished`` and ``left`` (names of actors)
-and ``error``.
+A step is a map of plain values: ``at`` (seconds since the beginning), ``actor``, ``step``, ``text``
+(a line for people) and what belongs to the step. ``step`` is a word: ``withdrawn`` (nobody new
+comes), ``waits`` (for what is under way), ``drained`` (none is left), ``stops`` (its process ends),
+``begins`` (a process of its spec starts), ``serves`` (it is ready and known), ``failed`` (it did
+not come up). The last one is ``done``: ``ok``, ``cut`` (streams that were ended with an error),
+``finished`` and ``left`` (names of actors) and ``error``.
 """
 
 from __future__ import annotations
@@ -11,14 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any, Final
-
-#: ``withdrawn``: nobody new comes; ``waits``: for what is under way; ``drained``: none is left;
-#: ``stops``: its process ends; ``begins``: a process of its spec starts; ``serves``: it is
-#: ready and known; ``failed``: it did not come up; ``done``: nothing follows.
-WORDS: Final = (
-    "withdrawn", "waits", "drained", "stops", "begins", "serves", "failed", "done",
-)  # fmt: skip
+from typing import Any
 
 
 def ended(count: int) -> str:

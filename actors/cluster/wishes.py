@@ -7,7 +7,7 @@ restart and, for each target, one drain are under way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from actors.cluster.draining import NodeDrain
@@ -67,15 +67,27 @@ class Wishes:
         self._closed = True
         for work in (*self._drains.values(), *([self._restart] if self._restart else ())):
             if not work.over:
-                text = "the node stops"
-                work.tell("done", "", text, ok=False, cut=0, finished=[], left=[], error=text)
+                self._over(work, "the node stops")
         for task in self._running:
             task.cancel()
 
-    def _begin(self, work: Work, running: Any) -> None:
-        task = self._tasks.create_task(running, name="a wish")
+    def _begin(self, work: Work, running: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks.create_task(self._guarded(work, running), name="a wish")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+    async def _guarded(self, work: Work, running: Coroutine[Any, Any, None]) -> None:
+        """What nobody has foreseen ends the wish, and neither the node nor its followers' wait."""
+        try:
+            await running
+        except Exception as error:
+            self._runtime.complain("a wish", error)
+            if not work.over:
+                self._over(work, f"it has failed: {error}")
+
+    @staticmethod
+    def _over(work: Work, why: str) -> None:
+        work.tell("done", "", why, ok=False, cut=work.cut, finished=[], left=[], error=why)
 
     def _limit(self, limit: float) -> float:
         if not limit <= _LONGEST:

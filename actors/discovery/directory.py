@@ -24,7 +24,7 @@ from typing import Final
 
 from actors.discovery.base import Change, Listener
 from actors.discovery.files import Reader, file_name, instances_folder
-from actors.discovery.record import pack_record, within
+from actors.discovery.record import is_own, pack_record
 from actors.discovery.registry import Registry, RegistrySubscription
 from actors.errors import DeadlineExceeded, SpecError
 from actors.messages import Added, Record, Removed, Snapshot
@@ -107,11 +107,7 @@ class DirectoryDiscovery:
         if self._stopping.is_set():
             return
         for change in changes:
-            record = change.record
-            if isinstance(change, Added):
-                self._registry.add(record)
-            else:
-                self._registry.remove(record.instance, record.endpoint, change.reason)
+            self._registry.change(change)
         self._looked.set()
 
 
@@ -221,7 +217,7 @@ class DirectoryPublisher:
 
     def _file(self, record: Record) -> tuple[str, bytes] | None:
         """Name and content of a record's file; None for what is not published."""
-        if record.kind != "engine" or record.via or not within(record.endpoint, self._namespace):
+        if not is_own(record, self._namespace):
             return None
         content = json.dumps(pack_record(record, self._reached, self._ingress))
         return file_name(record.endpoint, record.instance), content.encode()

@@ -142,11 +142,7 @@ class EtcdDiscovery:
         if self._stopped:
             return
         for change in changes:
-            record = change.record
-            if isinstance(change, Added):
-                self._registry.add(record)
-            else:
-                self._registry.remove(record.instance, record.endpoint, change.reason)
+            self._registry.change(change)
         if more:
             asyncio.get_running_loop().call_soon(self._take)
 

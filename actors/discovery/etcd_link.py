@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias
 
+from actors.config import etcd_members
 from actors.discovery.etcd_connection import Connection, Lost, Refused, load_aetcd
 
 log = logging.getLogger("callhome.etcd")
@@ -46,7 +47,7 @@ class Link:
         self.users = 0
         self.thread = thread
         self._aetcd = aetcd
-        self._members = address.removeprefix("etcd://").split(",")
+        self._members = etcd_members(address)
         self._connection: Connection | None = None
         self._up = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None

@@ -28,7 +28,7 @@ from actors.discovery.base import Change
 from actors.discovery.etcd_connection import Connection, Gone, Lost, Refused, together
 from actors.discovery.etcd_link import Link, Seat, join
 from actors.discovery.etcd_records import record_key
-from actors.discovery.record import pack_record, within
+from actors.discovery.record import is_own, pack_record
 from actors.messages import Added, Record, Snapshot
 
 log = logging.getLogger("callhome.etcd")
@@ -159,7 +159,7 @@ class EtcdPublisher:
 
     def _pair(self, record: Record) -> tuple[bytes, bytes] | None:
         """Key and value of a record; None for what is not published."""
-        if record.kind != "engine" or record.via or not within(record.endpoint, self._namespace):
+        if not is_own(record, self._namespace):
             return None
         value = json.dumps(pack_record(record, self._reached, self._ingress))
         return record_key(record.endpoint, record.instance), value.encode()

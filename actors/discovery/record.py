@@ -40,6 +40,13 @@ class BadRecord(ValueError):
     """A record from outside that cannot be used; its text says why."""
 
 
+def is_own(record: Record, namespace: str = "") -> bool:
+    """Whether it is of an engine on this node's bus, which others may be told of; with a
+    ``namespace`` of those in it.
+    """
+    return record.kind == "engine" and not record.via and within(record.endpoint, namespace)
+
+
 def routing_path(record: Record) -> str:
     """By which an ingress finds the engine of one of its own node's records."""
     return f"{record.instance:x}/{record.endpoint.replace('.', '/')}"

@@ -79,6 +79,14 @@ class Registry:
             if record is not None:
                 self._tell(Removed(record, reason))
 
+    def change(self, change: Added | Removed) -> None:
+        """``add`` or ``remove``, as somebody else has told it."""
+        record = change.record
+        if isinstance(change, Added):
+            self.add(record)
+        else:
+            self.remove(record.instance, record.endpoint, change.reason)
+
     def replace(self, records: Iterable[Record]) -> None:
         """Take over a Snapshot; subscribers are told the Snapshot, not the difference."""
         self._records = {_key(record): record for record in records}
@@ -193,11 +201,11 @@ class RegistryDiscovery:
 
     def _on_added(self, sender: int, message: Added) -> None:
         if sender == self._node.incarnation:
-            self._mirror.add(message.record)
+            self._mirror.change(message)
 
     def _on_removed(self, sender: int, message: Removed) -> None:
         if sender == self._node.incarnation:
-            self._mirror.remove(message.record.instance, message.record.endpoint, message.reason)
+            self._mirror.change(message)
 
     def _on_sync(self, sender: int, message: Sync) -> None:
         # Control messages of one sender keep their order: all changes before this one are in.

@@ -17,7 +17,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from actors.config import host_port
+from actors.config import etcd_members, host_port
 from transport.callhome.address import (
     check_hostport,
     hostport,
@@ -42,8 +42,7 @@ _AGAIN: Final = 30.0
 
 def members(etcd: str) -> list[str]:
     """The hosts of ``etcd://host:port,…``; none of ""."""
-    named = [each for each in etcd.removeprefix("etcd://").split(",") if each]
-    return [each.rpartition(":")[0].strip("[]") for each in named]
+    return [each.rpartition(":")[0].strip("[]") for each in etcd_members(etcd)]
 
 
 def loopback(host: str) -> bool:

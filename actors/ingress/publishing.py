@@ -12,10 +12,11 @@ from typing import Final
 
 from actors.discovery.base import Change, Discovery, Publisher, Subscription
 from actors.discovery.sources import Sources
+from actors.kernel.verdicts import FROZEN, UNREADY
 from actors.messages import Added, Record, Removed, Snapshot
 
 #: Codes of verdicts for which a record is withdrawn.
-HIDES: Final = ("frozen", "unready")
+HIDES: Final = (FROZEN, UNREADY)
 
 
 class Publishing:

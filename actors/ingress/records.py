@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from actors.discovery.base import Change
-from actors.discovery.record import pack_record, routing_path
+from actors.discovery.record import is_own, pack_record, routing_path
 from actors.ingress.arrival import Arrival
 from actors.ingress.connections import HomeConnection
 from actors.ingress.own import OwnStream
@@ -81,14 +81,14 @@ class Records:
         elif isinstance(change, Removed):
             self._remove(change.record, change.reason)
         elif isinstance(change, Snapshot):
-            named = {routing_path(each) for each in change.records if _is_ours(each)}
+            named = {routing_path(each) for each in change.records if is_own(each)}
             for path in [path for path in self._by_path if path not in named]:
                 self._remove(self._by_path[path], "it is not in the registry any more")
             for record in change.records:
                 self._add(record)
 
     def _add(self, record: Record) -> None:
-        if not _is_ours(record) or not self.runtime.peers.watch(record.address):
+        if not is_own(record) or not self.runtime.peers.watch(record.address):
             return
         path = routing_path(record)
         self._by_path[path] = record
@@ -124,10 +124,6 @@ class Records:
         for path, (record, _) in list(self._withdrawn.items()):
             if record.address == address:
                 del self._withdrawn[path]
-
-
-def _is_ours(record: Record) -> bool:
-    return record.kind == "engine" and not record.via
 
 
 class RecordsStream(OwnStream):

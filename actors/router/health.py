@@ -1,5 +1,5 @@
-"""How the workers of a router's node are: one that is frozen, stalled or
-unready gets no new streams.
+"""How the workers of a router's node are: one that is frozen, stalled or unready gets no new
+streams.
 
 Those that it has go on. Their homes look at it themselves as soon as it has accepted them; of an
 Open that has just gone to it only this router knows whom it waits for, and tells.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from actors.kernel.verdicts import ILLNESSES
 from actors.router.occupancy import Carried
 
 if TYPE_CHECKING:
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
 NEVER: Final = 1 << 62
 #: What a worker can be, as ``callhome ps`` shows it.
 FREE, BUSY, LEASED, QUARANTINED, TRIAL = "free", "busy", "leased", "quarantined", "trial"
-FROZEN, STALLED, UNREADY = "frozen", "stalled", "unready"
 #: Those that get no stream for a cause of their own: not the same as having no room.
-#: Those that somebody who looks after them has found so.
-ILL: Final = (FROZEN, STALLED, UNREADY)
-AWAY: Final = (QUARANTINED, TRIAL, *ILL)
+AWAY: Final = (QUARANTINED, TRIAL, *ILLNESSES)
 
 
 class Limits:
@@ -84,8 +82,8 @@ class Member:
         self.busy = False
         #: The policy has it.
         self.free = False
-        #: One of ``ILL``, as whoever looks after its process tells, since when (clock), and why,
-        #: where that says more; "" where it is well.
+        #: One of ``ILLNESSES``, as whoever looks after its process tells, since when (clock), and
+        #: why, where that says more; "" where it is well.
         self.ill = ""
         self.ill_since = 0.0
         self.ill_why = ""

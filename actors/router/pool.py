@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, cast
 
 from actors.errors import AllBusy, NoWorkers, WorkerUnavailable
+from actors.kernel.verdicts import ILLNESSES
 from actors.messages import Open, Route
 from actors.router.faults import FAULTS, OVERLOADED, SILENT, Faults, failures
 from actors.router.loads import Worker
-from actors.router.member import AWAY, ILL, NEVER, Limits, Member
+from actors.router.member import AWAY, NEVER, Limits, Member
 from actors.router.occupancy import Carried, Key
 from actors.router.policy import Everybody, Policy
 from actors.router.words import busy_words, ill_words
@@ -142,8 +143,8 @@ class Pool:
             worker.watch = None
 
     def judge(self, instance: int, code: str, since: float, why: str = "") -> None:
-        """Somebody who looks after the worker's process says how it is: one of ``ILL``, or "" for
-        well. Its streams and permits stay; it gets no new ones.
+        """Somebody who looks after the worker's process says how it is: one of ``ILLNESSES``, or ""
+        for well. Its streams and permits stay; it gets no new ones.
         """
         member, told = self.members.get(instance), (code, since, why)
         if member is not None and (member.ill, member.ill_since, member.ill_why) != told:
@@ -322,7 +323,7 @@ class Pool:
         if failed:
             states = states - Counter(self.members[each].shown for each in failed)
         ill: list[Member] = []
-        if any(states[each] for each in ILL):
+        if any(states[each] for each in ILLNESSES):
             ill = [each for each in self.members.values() if each.ill]
         return busy_words(states, self.limits, ill, self._clock())
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from actors.kernel.verdicts import FROZEN, ILLNESSES, STALLED, UNREADY
 from actors.router.member import (
     BUSY,
     FREE,
-    FROZEN,
-    ILL,
     LEASED,
     QUARANTINED,
-    STALLED,
     TRIAL,
-    UNREADY,
     Limits,
     Member,
 )
@@ -56,7 +53,7 @@ def busy_words(states: Counter[str], limits: Limits, ill: Sequence[Member], now:
     }
     told = [f"{states[each]} {text}" for each, text in words.items() if states[each]]
     told += [ill_words(each, now) for each in ill[:_NAMED]]
-    if sum(states[each] for each in ILL) == count:
+    if sum(states[each] for each in ILLNESSES) == count:
         who = (
             "its one worker takes no streams"
             if count == 1
