@@ -20,7 +20,7 @@ from actors.discovery.publisher import Publisher
 from actors.discovery.registry import Registry
 from actors.errors import CallHomeError, SpawnError
 from actors.kernel.beats import Lookout
-from actors.kernel.children import ChildStatus
+from actors.kernel.children import ChildSpec, ChildStatus
 from actors.kernel.supervisor import Supervisor
 from actors.kernel.verdicts import Verdict
 from actors.messages import Record, Workers
@@ -69,12 +69,13 @@ class Renewal:
         failed: dict[str, str] = {}
 
         async def one(name: str, together: Sequence[str]) -> None:
-            work.now = name
+            work.now, before = name, self._status(name)
             try:
                 await self._renew(work, name, limit, together)
             except CallHomeError as error:
-                failed[name] = f"{name}: {error}"
-                work.tell("failed", name, f"{name} did not come up: {error}")
+                why = f"{error}{self._sequel(before)}"
+                failed[name] = f"{name}: {why}"
+                work.tell("failed", name, f"{name} did not come up: {why}", code=error.code)
             else:
                 finished.append(name)
 
@@ -101,8 +102,7 @@ class Renewal:
 
     async def _renew(self, work: Work, name: str, limit: float, together: Sequence[str]) -> None:
         """One actor. Raises SpawnError."""
-        statuses = self._supervisor.status()
-        status = next((each for each in statuses if each.spec.name == name), None)
+        status = self._status(name)
         if status is None:
             await self._reopen(work, name, limit)
             return
@@ -119,6 +119,27 @@ class Renewal:
         else:
             await self._drain_one(work, record, limit)
             await self._in_place(work, status)
+
+    def _status(self, name: str) -> ChildStatus | None:
+        """As it is now; None for one in the launcher's process."""
+        return next((each for each in self._supervisor.status() if each.spec.name == name), None)
+
+    def _sequel(self, before: ChildStatus | None) -> str:
+        """What becomes of an actor that was not started anew, and what to do."""
+        if before is None:
+            return ""
+        name, spec = before.spec.name, before.spec
+        now = self._status(name)
+        anew = f"'callhome restart {name}'"
+        if now and now.address and self._runtime.peers.alive(now.address):
+            if now.address == before.address:
+                return f"; the one before (pid {now.pid}) goes on in its place; mend it and {anew}"
+            return f"; it is left as it is, and gets nothing until it is well; mend it and {anew}"
+        if _rests(spec):
+            if spec.essential:
+                return "; it stays down and is essential: the node stops"
+            return f"; it stays down: mend it and {anew}"
+        return "; its restart policy tries it again"
 
     def _open_doors(self, role: str) -> None:
         """What leads to an engine takes what comes, where the whole node was drained."""
@@ -185,7 +206,10 @@ class Renewal:
         if status.address is not None:
             self.ending.add(status.address.incarnation)
             self._registry.remove(status.address.incarnation, None, _WHY)
-            work.tell("stops", name, f"{name} stops (pid {status.pid}) and starts again")
+            text = f"{name} stops (pid {status.pid}) and starts again"
+            if status.spec.essential and _rests(status.spec):
+                text += "; it is essential: the node stops if it does not come up"
+            work.tell("stops", name, text)
         else:
             work.tell("begins", name, f"{name} starts")
         self._drain.states.pop(name, None)
@@ -201,20 +225,19 @@ class Renewal:
         why = what if alone else "not to be missed while others are away, too"
         work.tell("begins", name, f"{name} is {why}: its successor starts beside it")
         state = self._drain.states.pop(name, "")
+
+        async def prove(address: Address) -> None:
+            try:
+                await self._serves(work, address)
+            except SpawnError:
+                self.ending.add(address.incarnation)
+                raise
+
         try:
-            old, new = await self._supervisor.succeed(name)
+            old, _ = await self._supervisor.succeed(name, prove)
         except SpawnError:
-            if state:
+            if state:  # the one before still takes nothing
                 self._drain.states[name] = state
-            raise
-        try:
-            await self._serves(work, new)
-        except SpawnError:
-            self.ending.add(new.incarnation)
-            if old is not None:
-                await self._supervisor.recall(name, old)
-                if state:  # it still takes nothing
-                    self._drain.states[name] = state
             raise
         if old is not None:
             await self._drain_one(work, record, limit)
@@ -253,3 +276,8 @@ class Renewal:
 
     def _verdict(self, address: Address) -> Verdict:
         return self._runtime.vigil.of(address, time.monotonic())
+
+
+def _rests(spec: ChildSpec) -> bool:
+    """Whether its policy does not try it again where it has failed once."""
+    return spec.restart == "never" or not spec.intensity.max_restarts

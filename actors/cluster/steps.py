@@ -4,8 +4,8 @@ A step is a map of plain values: ``at`` (seconds since the beginning), ``actor``
 (a line for people) and what belongs to the step. ``step`` is a word: ``withdrawn`` (nobody new
 comes), ``waits`` (for what is under way), ``drained`` (none is left), ``stops`` (its process ends),
 ``begins`` (a process of its spec starts), ``serves`` (it is ready and known), ``failed`` (it did
-not come up). The last one is ``done``: ``ok``, ``cut`` (streams that were ended with an error),
-``finished`` and ``left`` (names of actors) and ``error``.
+not come up; ``code`` is that of the error). The last one is ``done``: ``ok``, ``cut`` (streams that
+were ended with an error), ``finished`` and ``left`` (names of actors) and ``error``.
 """
 
 from __future__ import annotations

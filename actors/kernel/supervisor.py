@@ -21,7 +21,7 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from actors.errors import SpawnError, SpecError
 from actors.kernel.children import ChildSpec, ChildStatus, State, Watcher
@@ -229,12 +229,15 @@ class Supervisor:
             self._up(entry, child)
         return address
 
-    async def succeed(self, name: str) -> tuple[Address | None, Address]:
+    async def succeed(
+        self, name: str, prove: Callable[[Address], Awaitable[None]]
+    ) -> tuple[Address | None, Address]:
         """Start another child of the same spec and give it the place of the one that is there: the
         addresses of both. The old one goes on until ``see_off``, and is not started again.
 
-        Raises SpawnError when the new one does not come up: then nothing has changed. Raises
-        SpecError for a name that is none.
+        Raises SpawnError when the new one does not come up, and what ``prove`` of its address
+        raises: the old one, if it lives still, has its place as before then, and no policy judges
+        how the new one has ended. Raises SpecError for a name that is none.
         """
         entry = self._find(name)
         self._check_stopping(entry)
@@ -247,35 +250,31 @@ class Supervisor:
             self._group.create_task(self._forget(entry, child), name=f"forget {name}")
             raise
         async with self._renewing(entry):
-            entry.beside.remove(child)
-            old, entry.child = entry.child, child
-            if old is not None and old.alive:
-                entry.beside.append(old)
-                self._group.create_task(self._forget(entry, old), name=f"see off {name}")
-                if old.address is None:  # it had fallen, and was not up again yet
-                    old.kill()
-            entry.policy.renew()
+            old = self._give_place(entry, child)
+            if old is not None and old.address is None:  # it had fallen, and was not up again yet
+                old.kill()
             self._up(entry, child)
+            try:
+                await prove(address)
+            except BaseException as error:
+                if old is not None and old.alive and old.address is not None:
+                    self._give_place(entry, old)
+                    entry.state, entry.reason = "up", ""
+                    if isinstance(error, Exception):
+                        await self._end(child, entry.spec)
+                raise
         return None if old is None or not old.alive else old.address, address
 
-    async def recall(self, name: str, address: Address) -> None:
-        """Give the place back to the child at ``address``, if it lives still, to which another has
-        succeeded in vain; that one is ended.
-        """
-        entry = self._find(name)
-        old = next((each for each in entry.beside if each.address == address and each.alive), None)
-        if old is None:
-            return
-        async with self._renewing(entry):
-            vain, entry.child = entry.child, old
-            entry.beside.remove(old)
-            entry.state, entry.reason = "up", ""
-            entry.policy.renew()
-            if vain is not None and vain.alive:
-                entry.beside.append(vain)
-                self._group.create_task(self._forget(entry, vain), name=f"forget {name}")
-        if vain is not None and vain.alive:
-            await self._end(vain, entry.spec)
+    def _give_place(self, entry: _Entry, child: Child) -> Child | None:
+        """Who had it before, and is left beside it until his end."""
+        before, entry.child = entry.child, child
+        entry.beside.remove(child)
+        entry.policy.renew()
+        if before is not None and (before.alive or before.address not in (None, entry.gone)):
+            entry.beside.append(before)
+            name = f"forget {entry.spec.name}"
+            self._group.create_task(self._forget(entry, before), name=name)
+        return before
 
     async def see_off(self, address: Address) -> None:
         """Stop the child at ``address``, to which another has succeeded; returns at its end."""

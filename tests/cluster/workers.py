@@ -55,6 +55,29 @@ class OnceWell(Echo):
         yield request
 
 
+class NotAfter(Echo):
+    """Comes up as long as ``file`` is not there."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    async def on_start(self) -> None:
+        if self.file.exists():
+            raise RuntimeError("no more")
+
+
+class NotWellAfter(Echo):
+    """Of those that start once ``file`` is there none answers."""
+
+    def __init__(self, file: str) -> None:
+        self.late = Path(file).exists()
+
+    async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
+        if self.late:
+            raise RuntimeError("not well")
+        yield request
+
+
 class Endless(Engine[Any, Any]):
     """Yields one item, then waits for ever."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,15 @@ from actors.kernel.supervisor import Supervisor
 from tests.kernel.supervised import Notes, one, states
 from tests.kernel.supervised import run as run
 from tests.waiting import PATIENCE, TICK, wait_until
+from transport.bus.address import Address
+
+
+async def proven(address: Address) -> None:
+    """Every successor will do."""
+
+
+def succeeds(supervisor: Supervisor, name: str) -> Coroutine[None, None, object]:
+    return supervisor.succeed(name, proven)
 
 
 async def test_a_wished_restart_counts_as_none_and_a_crash_behind_it_does(run: str) -> None:
@@ -74,7 +85,7 @@ async def test_a_successor_has_the_place_while_the_old_one_goes_on(run: str) -> 
     async with asyncio.TaskGroup() as group:
         supervisor = Supervisor([one(run, "Fine", "a")], group, notes)
         await supervisor.start()
-        old, new = await supervisor.succeed("a")
+        old, new = await supervisor.succeed("a", proven)
         assert old == notes.ups[0]
         assert new == notes.ups[1]
         assert [(each.state, each.address) for each in supervisor.status()] == [
@@ -101,10 +112,60 @@ async def test_a_successor_that_fails_changes_nothing(run: str) -> None:
         await supervisor.start()
         before = supervisor.status()
         with pytest.raises(SpawnError, match="only once"):
-            await supervisor.succeed("a")
+            await succeeds(supervisor, "a")
         assert supervisor.status() == before
         assert not notes.downs
         os.unlink(mark)
+        await supervisor.stop()
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_an_essential_childs_successor_that_proves_nothing_changes_nothing(
+    run: str, dies: bool
+) -> None:
+    notes = Notes()
+    async with asyncio.TaskGroup() as group:
+        child = one(run, "Fine", "a", essential=True, restart="never")
+        supervisor = Supervisor([child], group, notes)
+        await supervisor.start()
+        before = supervisor.status()
+
+        async def prove(address: Address) -> None:
+            if dies:
+                os.kill(address.pid, signal.SIGKILL)
+                await wait_until(lambda: address.pid not in supervisor.pids, what="its end")
+            raise SpawnError("it is not well", actor="a")
+
+        with pytest.raises(SpawnError, match="not well"):
+            await supervisor.succeed("a", prove)
+        assert supervisor.status() == before
+        assert supervisor.pids == {notes.ups[0].pid}
+        await wait_until(lambda: bool(notes.downs))
+        assert [(each, again) for each, _, again in notes.downs] == [(notes.ups[1], False)]
+        assert not notes.trouble
+        os.kill(notes.ups[0].pid, signal.SIGKILL)  # whoever has the place is kept
+        await wait_until(lambda: any("a is lost" in each for each in notes.trouble))
+        await supervisor.stop()
+    assert not os.listdir(run)
+
+
+async def test_a_successor_that_proves_nothing_has_the_place_where_nobody_else_is(run: str) -> None:
+    notes = Notes()
+    async with asyncio.TaskGroup() as group:
+        supervisor = Supervisor([one(run, "Fine", "a")], group, notes)
+        await supervisor.start()
+        (pid,) = supervisor.pids
+
+        async def prove(address: Address) -> None:
+            os.kill(pid, signal.SIGKILL)
+            await wait_until(lambda: pid not in supervisor.pids, what="the end of the old one")
+            raise SpawnError("it is not well", actor="a")
+
+        with pytest.raises(SpawnError, match="not well"):
+            await supervisor.succeed("a", prove)
+        assert [each.address for each in supervisor.status()] == [notes.ups[1]]
+        os.kill(notes.ups[1].pid, signal.SIGKILL)
+        await wait_until(lambda: len(notes.ups) == 3, what="its policy has it")
         await supervisor.stop()
 
 
@@ -113,8 +174,8 @@ async def test_all_of_them_stop_in_the_midst_of_a_succession(run: str) -> None:
     async with asyncio.TaskGroup() as group:
         supervisor = Supervisor([one(run, "Fine", "a"), one(run, "Fine", "b")], group, notes)
         await supervisor.start()
-        await supervisor.succeed("a")
-        succession = asyncio.create_task(supervisor.succeed("b"))
+        await succeeds(supervisor, "a")
+        succession = asyncio.create_task(succeeds(supervisor, "b"))
         await wait_until(lambda: len(notes.execs) == 4, what="the fourth process")
         await supervisor.stop()
         with pytest.raises(SpawnError):
@@ -129,7 +190,7 @@ async def test_a_wish_gives_a_child_all_its_restarts_again(run: str) -> None:
         child = one(run, "Fine", "a", intensity=Intensity(1, 600.0))
         supervisor = Supervisor([child], group, notes)
         await supervisor.start()
-        for wished in (supervisor.restart, supervisor.succeed):
+        for wished in (supervisor.restart, partial(succeeds, supervisor)):
             before = len(notes.ups)
             os.kill(supervisor.status()[0].pid, signal.SIGKILL)
             await wait_until(lambda before=before: len(notes.ups) == before + 1)
@@ -146,7 +207,7 @@ async def test_a_successor_that_nobody_waits_for_any_more_is_ended(run: str) -> 
         supervisor = Supervisor([one(run, "Fine", "a")], group, notes)
         await supervisor.start()
         (pid,) = supervisor.pids
-        succession = asyncio.create_task(supervisor.succeed("a"))
+        succession = asyncio.create_task(succeeds(supervisor, "a"))
         await wait_until(lambda: len(notes.execs) == 2, what="the second process")
         succession.cancel()
         await asyncio.wait({succession})
@@ -165,7 +226,7 @@ async def test_who_does_not_stop_for_a_wish_is_killed_and_none_starts_at_the_end
         assert [reason for _, reason, _ in notes.downs] == ["it is started anew"]
         assert "did not stop within" in notes.trouble[0]
         await supervisor.stop()
-        for wished in (supervisor.restart, supervisor.succeed):
+        for wished in (supervisor.restart, partial(succeeds, supervisor)):
             with pytest.raises(SpawnError, match="all stops"):
                 await wished("deaf")
         assert not supervisor.pids
