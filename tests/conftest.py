@@ -20,10 +20,10 @@ import pytest
 from tests.etcd import etcd as etcd
 from tests.etcd import etcd_server as etcd_server
 from tests.leaks import MARKER, Traces, settle
-from tests.waiting import PATIENCE
+from tests.waiting import DEADLINE
 
 #: How long a test's leftovers may take to go, in seconds; an orphan waits for a busy init.
-GRACE = PATIENCE
+GRACE = DEADLINE
 
 _failed = pytest.StashKey[bool]()
 

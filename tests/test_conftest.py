@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import PATIENCE, TICK, wait_until, wait_until_sync
+from tests.waiting import LONG, TICK, wait_until, wait_until_sync
 from transport.shm.files import Folder
 
 SPAN = re.MULTILINE | re.DOTALL
@@ -27,8 +27,8 @@ def run_planted(folder: Path, body: str) -> tuple[int, str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
-        env={**os.environ, "CALLHOME_TEST_TICK": "0.04"},
+        timeout=LONG,
+        env={**os.environ, "CALLHOME_TEST_TICK": "0.01"},
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -55,7 +55,8 @@ PLANTED = {
     "descriptor": ("def test_x():\n    os.dup(1)\n", "descriptor: "),
     "thread": (
         "def test_x():\n"
-        "    threading.Thread(target=threading.Event().wait, args=(1,), name='idler').start()\n",
+        "    w = threading.Event().wait\n"
+        "    threading.Thread(target=w, args=(60,), name='idler', daemon=True).start()\n",
         "thread: idler",
     ),
     "file": (
@@ -115,7 +116,7 @@ def test_shared_memory_of_another_session_is_none_of_ours(tmp_path: Path) -> Non
     )
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_planted, tmp_path, body)
-        wait_until_sync((tmp_path / "begun").exists, 6 * PATIENCE)
+        wait_until_sync((tmp_path / "begun").exists, LONG)
         folder = Folder("other")
         try:
             (tmp_path / "made").touch()

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.waiting import TICK
+from tests.waiting import LONG
 from transport.context import Context
 
 ACTIONS = ("stop", "kill")
@@ -153,11 +153,11 @@ async def test_waiters_wake_for_what_they_wait_for() -> None:
     killed = [asyncio.create_task(context.wait_killed()) for _ in range(3)]
     await asyncio.sleep(0)
     context.stop("why")
-    await asyncio.wait_for(asyncio.gather(*stopped), TICK * 5)
+    await asyncio.wait_for(asyncio.gather(*stopped), LONG)
     await asyncio.sleep(0)
     assert not any(each.done() for each in killed)
     context.kill("now")
-    await asyncio.wait_for(asyncio.gather(*killed), TICK * 5)
+    await asyncio.wait_for(asyncio.gather(*killed), LONG)
 
 
 async def test_a_kill_wakes_those_who_wait_for_a_stop() -> None:
@@ -165,14 +165,14 @@ async def test_a_kill_wakes_those_who_wait_for_a_stop() -> None:
     waiting = asyncio.create_task(context.wait_stopped())
     await asyncio.sleep(0)
     context.kill("now")
-    await asyncio.wait_for(waiting, TICK * 5)
+    await asyncio.wait_for(waiting, LONG)
 
 
 async def test_waiting_for_what_has_happened_takes_no_time() -> None:
     context = Context("r")
     context.kill("now")
-    await asyncio.wait_for(context.wait_stopped(), TICK)
-    await asyncio.wait_for(context.wait_killed(), TICK)
+    await asyncio.wait_for(context.wait_stopped(), LONG)
+    await asyncio.wait_for(context.wait_killed(), LONG)
 
 
 async def test_a_waiter_that_gives_up_leaves_nothing() -> None:
@@ -206,6 +206,6 @@ async def test_a_finished_context_lets_nobody_wait_for_what_will_not_come() -> N
     ]
     await asyncio.sleep(0)
     context.finish("its handler has ended")
-    await asyncio.wait(waiting, timeout=TICK)
+    await asyncio.wait(waiting, timeout=LONG)
     assert all(each.cancelled() for each in waiting)
     assert not context.stopped

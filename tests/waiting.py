@@ -12,8 +12,15 @@ import pytest
 #: Unit of time of every test, in seconds; ``CALLHOME_TEST_TICK=5`` makes it five times longer.
 TICK = 0.1 * float(os.environ.get("CALLHOME_TEST_TICK", "1"))
 
-#: How long a condition may take by default, in seconds.
+#: How long something may take that takes no time on a machine that has nothing else to do.
 PATIENCE = 50 * TICK
+
+#: How long a condition may take by default, in seconds: processes of a busy machine stand for
+#: seconds, and whoever is waited for starts others.
+DEADLINE = 4 * PATIENCE
+
+#: A limit that must not strike, and a wait that another one shall end.
+LONG = 12 * PATIENCE
 
 _PAUSE = 0.005
 
@@ -26,7 +33,7 @@ def _what(condition: Condition, what: str) -> str:
 
 async def wait_until(
     condition: Callable[[], object] | Callable[[], Awaitable[object]],
-    timeout: float = PATIENCE,
+    timeout: float = DEADLINE,
     what: str = "",
 ) -> None:
     """Polls ``condition`` (a function or a coroutine function) until it is true.
@@ -45,7 +52,7 @@ async def wait_until(
         await asyncio.sleep(_PAUSE)
 
 
-def wait_until_sync(condition: Condition, timeout: float = PATIENCE, what: str = "") -> None:
+def wait_until_sync(condition: Condition, timeout: float = DEADLINE, what: str = "") -> None:
     """As ``wait_until``, for tests without a loop."""
     deadline = time.monotonic() + timeout
     while not condition():

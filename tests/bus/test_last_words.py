@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from tests.bus.posts import arrived, numbered, posts, weighty
+from tests.waiting import LONG
 
 _MIB = 1 << 20
 
@@ -21,8 +22,8 @@ async def test_what_waits_for_a_busy_peer_arrives_though_the_port_closes(run: st
         for number in range(40, 140):
             a.port.send(b.address, numbered(number), bounded=True)
         assert a.port.backlog(b.address) > 20 * _MIB  # b has not had its turn
-        a.port.close()
-        await arrived(b, 140, within=20)
+        a.port.close(LONG)
+        await arrived(b, 140)
         assert b.numbers == list(range(140))
 
 
@@ -31,8 +32,8 @@ async def test_more_batches_than_zeromq_holds_wait_for_a_busy_peer(run: str) -> 
         for number in range(1000):
             a.port.send(b.address, numbered(number), bounded=True)
             a.port.flush()
-        a.port.close()
-        await arrived(b, 1000, within=20)
+        a.port.close(LONG)
+        await arrived(b, 1000)
         assert b.numbers == list(range(1000))
 
 

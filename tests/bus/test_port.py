@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from itertools import pairwise
 
 import pytest
 
-from tests.bus.posts import Post, arrived, numbered, posts, weighty
-from tests.waiting import TICK, wait_until
+from tests.bus.posts import Post, arrived, numbered, posts, stand_still, weighty
+from tests.waiting import LONG, wait_until, wait_until_sync
 from transport.bus.address import Address
 from transport.bus.port import Bus, Port
 from transport.bus.socket import BURST
@@ -141,11 +140,13 @@ async def fill(a: Post, b: Post) -> int:
         a.port.flush()
         count += 1
         assert count < 20_000
-        stays = asyncio.get_running_loop().time() + TICK
-        while a.port.backlog(b.address) > 0:
-            if asyncio.get_running_loop().time() > stays:
-                return count
+        for _ in range(5):
+            if a.port.backlog(b.address) == 0:
+                break
+            stand_still()
             await asyncio.sleep(0.005)
+        else:
+            return count
 
 
 def send_all(a: Post, b: Post, first: int, size: int) -> int:
@@ -175,7 +176,7 @@ async def test_a_peer_that_does_not_read_is_refused_at_the_bound_of_bytes(run: s
         await asyncio.sleep(0)
         assert not waiting.done()
         b.port.hold_data(False)
-        await asyncio.wait_for(waiting, 50 * TICK)
+        await asyncio.wait_for(waiting, LONG)
         assert a.port.backlog(b.address) == 0
         assert not a.port.full(b.address)
         await arrived(b, count + 2)
@@ -202,7 +203,7 @@ async def test_a_peer_that_does_not_read_holds_up_no_other(run: str) -> None:
         await fill(a, b)
         for number in range(100):
             a.port.send(c.address, numbered(number))
-        await arrived(c, 100, 5 * TICK)
+        await arrived(c, 100)
         a.port.send(b.address, numbered(1), control=True)
         await wait_until(lambda: b.numbers == [1])
         b.port.hold_data(False)
@@ -215,7 +216,7 @@ async def test_a_peer_that_is_dead_is_forgotten(run: str) -> None:
         waiting = asyncio.create_task(a.port.wait_drained(b.address))
         await asyncio.sleep(0)
         a.port.forget(b.address.incarnation)
-        await asyncio.wait_for(waiting, 5 * TICK)
+        await asyncio.wait_for(waiting, LONG)
         assert a.port.statistics().peers == 0
         assert a.port.backlog(b.address) == 0
         before = a.port.statistics().batches_out
@@ -237,17 +238,15 @@ async def test_reading_now_takes_what_waits(run: str) -> None:
         a.port.send(b.address, numbered(2), control=True)
         a.port.flush()
         # The loop stands still here; the other side's ZeroMQ thread does not.
-        await wait_until_read(b)
+        wait_until_sync(lambda: read(b, 2), what="it is read")
         assert sorted(b.numbers) == [1, 2]
 
 
-async def wait_until_read(post: Post) -> None:
-    for _ in range(10_000):
-        post.port.poll_control()
-        post.port.poll_data()
-        if len(post.came) == 2:
-            return
-    raise AssertionError("nothing was read")
+def read(post: Post, count: int) -> bool:
+    """Look into both inboxes now; whether so many have come."""
+    post.port.poll_control()
+    post.port.poll_data()
+    return len(post.came) == count
 
 
 async def test_what_a_poll_leaves_in_the_inbox_is_read_without_another_message(run: str) -> None:
@@ -265,11 +264,6 @@ async def test_what_a_poll_leaves_in_the_inbox_is_read_without_another_message(r
         b.port.poll_control()
         assert len(b.came) == BURST
         await arrived(b, len(others) * share)
-
-
-def stand_still() -> None:
-    """Keep the loop from its turn while ZeroMQ's thread, which nobody can ask, takes all in."""
-    time.sleep(TICK)
 
 
 async def test_more_than_a_burst_leaves_the_loop_its_turns(run: str) -> None:

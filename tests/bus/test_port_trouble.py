@@ -12,7 +12,7 @@ import zmq
 
 from actors.messages import FeedEnd
 from tests.bus.posts import arrived, numbered, posts, weighty
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 from transport.bus.address import MAX_PATH, Address, inbox_path
 from transport.bus.port import Bus, Port
 from transport.errors import LocalProtocolError, OutboxFull, RemoteProtocolError
@@ -24,7 +24,7 @@ async def test_what_was_sent_last_arrives_though_the_port_closes(run: str) -> No
         with posts(run, "a", "b") as (a, b):
             for number in range(100):
                 a.port.send(b.address, numbered(number))
-            a.port.close()
+            a.port.close(LONG)
             await arrived(b, 100)
             assert b.numbers == list(range(100))
 

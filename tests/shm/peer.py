@@ -70,11 +70,11 @@ class Peer:
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
     def finish(self) -> tuple[int, bytes]:
         """End its input; exit code and what it wrote to stderr."""
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
 
     def __enter__(self) -> Peer:

@@ -57,7 +57,7 @@ def test_b04_an_array_outlives_everything_else(ending: str) -> None:
         reader.stdin.flush()
         assert reader.stdout.readline() == b"have it\n"
         assert owner.finish() == (0, b"")
-        out, errors = reader.communicate(b"\n", timeout=30)
+        out, errors = reader.communicate(b"\n", timeout=60)
         assert (out, errors, reader.returncode) == (f"{MIB}\n".encode(), b"", 0)
 
 

@@ -6,12 +6,11 @@ import asyncio
 import gc
 import resource
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.waiting import PATIENCE, TICK, wait_until, wait_until_sync
+from tests.waiting import LONG, TICK, wait_until, wait_until_sync
 from transport.errors import Cancelled, LocalProtocolError, MemoryExhausted
 from transport.shm.frames import Frame
 from transport.shm.memory import Memory
@@ -51,7 +50,7 @@ async def test_those_who_wait_are_served_in_order(memory: Memory) -> None:
     served: list[int] = []
 
     async def wait(number: int, size: int) -> Frame:
-        frame = await memory.frames.wait_new(size, "u1", timeout=10)
+        frame = await memory.frames.wait_new(size, "u1", timeout=LONG)
         served.append(number)
         return frame
 
@@ -77,12 +76,10 @@ async def test_a_dropped_view_and_a_dead_borrower_wake_who_waits(memory: Memory)
     held = [memory.frames.new(MIB, "u1") for _ in range(3)]
     lent(memory, memory.frames.new(MIB, "u1"))
     for free in (held.pop, lambda: memory.take_back(READER)):
-        task = asyncio.create_task(memory.frames.wait_new(MIB, "u1", timeout=60))
+        task = asyncio.create_task(memory.frames.wait_new(MIB, "u1", timeout=LONG))
         await wait_until(lambda: waiting(memory) == 1)
-        began = time.monotonic()
         free()
         held.append(await task)
-        assert time.monotonic() - began < PATIENCE
 
 
 async def test_a_wait_that_ends_says_who_holds_the_memory(memory: Memory) -> None:
@@ -103,8 +100,10 @@ async def test_a_wait_that_ends_says_who_holds_the_memory(memory: Memory) -> Non
 
 async def test_who_gives_up_loses_nothing(memory: Memory) -> None:
     held = [memory.frames.new(MIB, "u1") for _ in range(4)]
-    tasks = [asyncio.create_task(memory.frames.wait_new(4 * MIB, "u1", timeout=9))]
-    tasks += [asyncio.create_task(memory.frames.wait_new(MIB, "u1", timeout=9)) for _ in range(2)]
+    tasks = [asyncio.create_task(memory.frames.wait_new(4 * MIB, "u1", timeout=LONG))]
+    tasks += [
+        asyncio.create_task(memory.frames.wait_new(MIB, "u1", timeout=LONG)) for _ in range(2)
+    ]
     await wait_until(lambda: waiting(memory) == 3)
     tasks[0].cancel()  # the next in line needs no more than this
     await wait_until(lambda: waiting(memory) == 2)
@@ -126,7 +125,7 @@ async def test_who_gives_up_loses_nothing(memory: Memory) -> None:
 
 async def test_new_goes_on_beside_those_who_wait(memory: Memory) -> None:
     held = [memory.frames.new(MIB, "u1") for _ in range(3)]
-    task = asyncio.create_task(memory.frames.wait_new(4 * MIB, "u1", timeout=9))
+    task = asyncio.create_task(memory.frames.wait_new(4 * MIB, "u1", timeout=LONG))
     await wait_until(lambda: waiting(memory) == 1)
     memory.frames.new(MIB // 2, "u1").release()
     held.clear()
@@ -151,7 +150,7 @@ async def test_who_waits_is_served_when_the_system_has_memory_again(memory: Memo
     try:
         with pytest.raises(MemoryExhausted, match=r"the system has refused more: .*File too large"):
             await memory.frames.wait_new(MIB, "u1", timeout=TICK)
-        task = asyncio.create_task(memory.frames.wait_new(MIB, "u1", timeout=100 * TICK))
+        task = asyncio.create_task(memory.frames.wait_new(MIB, "u1", timeout=LONG))
         await wait_until(lambda: waiting(memory) == 1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -161,14 +160,12 @@ async def test_who_waits_is_served_when_the_system_has_memory_again(memory: Memo
 def test_a_thread_waits_too(memory: Memory) -> None:
     held = [memory.frames.new(MIB, "u1") for _ in range(4)]
     found: list[Frame] = []
-    thread = threading.Thread(
-        target=lambda: found.append(memory.frames.new(MIB, "u1", wait=50 * TICK))
-    )
+    thread = threading.Thread(target=lambda: found.append(memory.frames.new(MIB, "u1", wait=LONG)))
     thread.start()
     wait_until_sync(lambda: waiting(memory) == 1)
     held.pop()
     memory.drain_releases()
-    thread.join(50 * TICK)
+    thread.join(LONG)
     assert [frame.nbytes for frame in found] == [MIB]
     with pytest.raises(MemoryExhausted, match="this process itself"):
         memory.frames.new(MIB, "u1", wait=0.05)
@@ -191,7 +188,7 @@ def test_the_end_of_a_stream_ends_the_wait_of_its_thread(memory: Memory) -> None
     thread.start()
     wait_until_sync(lambda: waiting(memory) == 1)
     over.append("the caller has left")
-    thread.join(50 * TICK)
+    thread.join(LONG)
     assert "the caller has left" in str(failed[0])
     assert waiting(memory) == 0
     del held
