@@ -133,8 +133,8 @@ class Counter(Actor):
     @handles(Relay)
     async def relay(self, message: Relay) -> Any:
         if "." in message.to:
-            return await self.calls.call(message.to, message.amount, timeout=5.0)
-        return await self.ref(message.to).ask(Add(message.amount), timeout=5.0)
+            return await self.calls.call(message.to, message.amount, timeout=60.0)
+        return await self.ref(message.to).ask(Add(message.amount), timeout=60.0)
 
 
 class Louder(Counter):

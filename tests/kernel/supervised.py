@@ -14,7 +14,7 @@ from actors.kernel.children import ChildSpec, State
 from actors.kernel.exits import Exit
 from actors.kernel.supervisor import Supervisor
 from tests.kernel.test_spawn import spec
-from tests.waiting import PATIENCE
+from tests.waiting import LONG
 from transport.bus.address import Address
 
 
@@ -62,7 +62,7 @@ def run() -> Iterator[str]:
 
 
 def one(run: str, cls: str, name: str, args: Mapping[str, Any] | None = None, **keys: Any) -> Any:
-    keys = {"start_timeout": PATIENCE, "grace": PATIENCE, **keys}
+    keys = {"start_timeout": LONG, "grace": LONG, **keys}
     return ChildSpec(name=name, spec=spec(run, cls, args=dict(args or {})), **keys)
 
 

@@ -24,7 +24,7 @@ from actors.kernel.ref import Ref
 from actors.kernel.runtime import Runtime
 from actors.messages import Inspect
 from tests.kernel.players import Add, Counter, CountTo, Go, Louder, Seen, Unknown, Wait
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.bus.address import Address
 
 
@@ -111,11 +111,11 @@ async def alive(tmp_path: Path, actor: Actor, **settings: Any) -> AsyncIterator[
 
 async def test_the_last_binding_of_a_message_handles_it(tmp_path: Path) -> None:
     async with alive(tmp_path, Finer()) as ref:
-        assert await ref.ask(Add(0), timeout=5.0) == 2
+        assert await ref.ask(Add(0), timeout=LONG) == 2
     async with alive(tmp_path, Meter()) as ref:
-        assert await ref.ask(Add(0), timeout=5.0) == 1
+        assert await ref.ask(Add(0), timeout=LONG) == 1
     async with alive(tmp_path, Louder(3)) as ref:
-        assert await ref.ask(Add(1), timeout=5.0) == 40
+        assert await ref.ask(Add(1), timeout=LONG) == 40
 
 
 async def test_an_actor_outside_a_node_knows_nobody(tmp_path: Path) -> None:
@@ -130,14 +130,14 @@ async def test_an_actor_outside_a_node_knows_nobody(tmp_path: Path) -> None:
 async def test_a_look_and_streams_do_not_wait_behind_the_mailbox(tmp_path: Path) -> None:
     actor = Counter()
     async with alive(tmp_path, actor) as ref:
-        waiting = asyncio.create_task(ref.ask(Wait(), timeout=10.0))
-        behind = [asyncio.create_task(ref.ask(Add(1), timeout=10.0)) for _ in range(5)]
+        waiting = asyncio.create_task(ref.ask(Wait(), timeout=LONG))
+        behind = [asyncio.create_task(ref.ask(Add(1), timeout=LONG)) for _ in range(5)]
         await wait_until(lambda: actor.carries()["queued"] == 5)
-        async with ref.stream(Inspect(), timeout=5.0) as looks:
+        async with ref.stream(Inspect(), timeout=LONG) as looks:
             assert [look["queued"] async for look in looks] == [5]
-        async with ref.stream(CountTo(3), timeout=5.0) as numbers:
+        async with ref.stream(CountTo(3), timeout=LONG) as numbers:
             assert [number async for number in numbers] == [0, 1, 2]
-        async with ref.stream(Go(), timeout=5.0) as go:
+        async with ref.stream(Go(), timeout=LONG) as go:
             assert [each async for each in go] == [True]
         assert await waiting == "went on"
         assert await asyncio.gather(*behind) == [1, 2, 3, 4, 5]
@@ -146,15 +146,15 @@ async def test_a_look_and_streams_do_not_wait_behind_the_mailbox(tmp_path: Path)
 async def test_an_ask_that_is_cancelled_in_the_queue_never_runs(tmp_path: Path) -> None:
     actor = Counter()
     async with alive(tmp_path, actor) as ref:
-        waiting = asyncio.create_task(ref.ask(Wait(), timeout=10.0))
-        doomed = asyncio.create_task(ref.ask(Add(1000), timeout=10.0))
+        waiting = asyncio.create_task(ref.ask(Wait(), timeout=LONG))
+        doomed = asyncio.create_task(ref.ask(Add(1000), timeout=LONG))
         await wait_until(lambda: actor.carries()["queued"] == 1)
         doomed.cancel()
         await wait_until(lambda: len(actor._serving.streams) == 1)
-        async with ref.stream(Go(), timeout=5.0) as go:
+        async with ref.stream(Go(), timeout=LONG) as go:
             assert [each async for each in go] == [True]
         assert await waiting == "went on"
-        assert await ref.ask(Add(1), timeout=5.0) == 1
+        assert await ref.ask(Add(1), timeout=LONG) == 1
 
 
 async def test_beyond_the_bound_asks_are_refused_and_tells_wait_with_their_sender(
@@ -162,9 +162,9 @@ async def test_beyond_the_bound_asks_are_refused_and_tells_wait_with_their_sende
 ) -> None:
     actor = Counter()
     async with alive(tmp_path, actor, mailbox=3) as ref:
-        waiting = asyncio.create_task(ref.ask(Wait(), timeout=10.0))
+        waiting = asyncio.create_task(ref.ask(Wait(), timeout=LONG))
         await wait_until(lambda: actor.happened == ["waiting"])
-        asks = [asyncio.create_task(ref.ask(Add(1), timeout=10.0)) for _ in range(5)]
+        asks = [asyncio.create_task(ref.ask(Add(1), timeout=LONG)) for _ in range(5)]
         await wait_until(lambda: sum(each.done() for each in asks) == 2)
         for each in asks[3:]:
             assert isinstance(each.exception(), Overloaded)
@@ -214,16 +214,16 @@ async def test_a_cancelled_await_in_a_tell_is_a_failure_and_no_end(tmp_path: Pat
     actor = Careless()
     async with alive(tmp_path, actor) as ref:
         await ref.tell(Go())
-        assert await ref.ask(Add(7), timeout=10 * TICK) == 7
+        assert await ref.ask(Add(7), timeout=LONG) == 7
         with pytest.raises(Cancelled):
-            await ref.ask(Go(), timeout=10 * TICK)
-        assert await ref.ask(Add(8), timeout=10 * TICK) == 8
+            await ref.ask(Go(), timeout=LONG)
+        assert await ref.ask(Add(8), timeout=LONG) == 8
 
 
 async def test_messages_taken_in_before_the_end_do_not_outlive_the_actor(tmp_path: Path) -> None:
     actor = Counter()
     async with alive(tmp_path, actor) as ref:
-        asks = [asyncio.create_task(ref.ask(Wait(), timeout=10.0)) for _ in range(3)]
+        asks = [asyncio.create_task(ref.ask(Wait(), timeout=LONG)) for _ in range(3)]
         await wait_until(lambda: actor.carries()["queued"] == 2 and actor.happened)
         actor.shut()
         for each in await asyncio.gather(*asks, return_exceptions=True):
@@ -239,9 +239,9 @@ class Peek(NamedTuple):
 async def test_what_it_handles_is_said_to_who_asks_for_something_else(tmp_path: Path) -> None:
     async with alive(tmp_path, Meter()) as ref:
         with pytest.raises(Unsupported, match=r"actor handles no 'Peek'; it handles Add, Inspect"):
-            await ref.ask(Peek(), timeout=5.0)
+            await ref.ask(Peek(), timeout=LONG)
         with pytest.raises(Unsupported, match="Seen"):
-            async with ref.stream(Seen(), timeout=5.0) as items:
+            async with ref.stream(Seen(), timeout=LONG) as items:
                 await anext(items)
 
 
@@ -253,7 +253,7 @@ async def test_a_tell_that_nobody_handles_is_one_line_and_counted(
         await ref.tell(Unknown())
         await ref.tell(CountTo(3))  # a stream, which a tell cannot take
         await ref.tell(Add(1))
-        assert await ref.ask(Add(1), timeout=5.0) == 2
+        assert await ref.ask(Add(1), timeout=LONG) == 2
         (first, second) = (each for each in caplog.records if each.levelname != "DEBUG")
         assert first.getMessage().startswith("actor: a tell of caller (pid ")
         assert "actor handles no 'Unknown' by tell; it handles Add, CountTo" in first.getMessage()

@@ -23,7 +23,7 @@ from actors.kernel.responses import DuplexStream
 from actors.kernel.runtime import Runtime
 from actors.messages import Accept, End, Feed, FeedEnd, Items, Open
 from tests.e2e.raw import RawHome, raw_home
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import LONG, wait_until
 from transport.bus.address import Address
 from transport.errors import (
     AttachFailed,
@@ -95,7 +95,7 @@ async def test_a_stream_each_way_whose_request_is_over_migration_bytes_is_not_co
         raise AssertionError(f"it is asked to begin with {len(sent)} items")
 
     with played(tmp_path, migration_bytes=65_536) as (caller, worker):
-        talk = caller.open(TALK, migration_limit=2, replay=replay, timeout=PATIENCE)
+        talk = caller.open(TALK, migration_limit=2, replay=replay, timeout=LONG)
         first = await said(worker, talk, *["x" * 10_000] * 7)
         if answered:
             worker.send(first.home, Items(first.stream, 0, [encode("fine")]))
@@ -128,7 +128,7 @@ async def test_who_comes_after_a_worker_that_did_not_begin_hears_all_from_the_st
         return sent
 
     with played(tmp_path) as (caller, worker):
-        talk = caller.open(TALK, migration_limit=3, replay=replay, timeout=PATIENCE)
+        talk = caller.open(TALK, migration_limit=3, replay=replay, timeout=LONG)
         first = await said(worker, talk, "a", "b")
         reading = asyncio.create_task(talk.recv())
         refuse(worker, first, LOST)
@@ -147,7 +147,7 @@ async def test_replay_is_asked_again_for_what_was_said_to_the_second_worker(
 ) -> None:
     with played(tmp_path) as (caller, worker):
         replay = lambda sent, received: [*sent, len(received)]  # noqa: E731
-        talk = caller.open(TALK, migration_limit=2, replay=replay, timeout=PATIENCE)
+        talk = caller.open(TALK, migration_limit=2, replay=replay, timeout=LONG)
         first = await said(worker, talk, "a")
         reading = asyncio.create_task(talk.recv())
         refuse(worker, first, LOST)
@@ -185,7 +185,7 @@ def items_that_fail(how: str) -> Any:
 @pytest.mark.parametrize("how", ["exit", "rubbish", "exit later", "fail later"])
 async def test_a_replay_that_fails_is_named_with_what_it_was_for(tmp_path: Path, how: str) -> None:
     with played(tmp_path) as (caller, worker):
-        talk = caller.open(TALK, migration_limit=2, replay=broken, timeout=PATIENCE)
+        talk = caller.open(TALK, migration_limit=2, replay=broken, timeout=LONG)
         refuse(worker, await said(worker, talk, how), LOST)
         reading = asyncio.create_task(talk.recv())
         if how != "exit":
@@ -238,7 +238,7 @@ async def test_a_cancel_between_a_break_and_its_reader_reaches_the_request(tmp_p
                 before = len(worker.got(Open))
                 request_id = f"r{number}{kill}"
                 streams[kill] = caller.stream(
-                    TALK, np.ones(100_000), request_id=request_id, timeout=PATIENCE,
+                    TALK, np.ones(100_000), request_id=request_id, timeout=LONG,
                     migration_limit=1, resume=lambda request, delivered: request,
                 )  # fmt: skip
                 await streams[kill].__aenter__()
@@ -248,7 +248,7 @@ async def test_a_cancel_between_a_break_and_its_reader_reaches_the_request(tmp_p
                 refuse(worker, open_, error, int(error is LOST))
                 await wait_until(lambda: not caller.runtime.home.streams, what="it is broken")
                 with pytest.raises(LocalProtocolError, match="in flight"):
-                    await caller.call(TALK, 1, request_id=request_id, timeout=PATIENCE)
+                    await caller.call(TALK, 1, request_id=request_id, timeout=LONG)
                 assert caller.cancel(request_id, kill=kill, reason="enough")
             if error is LOST:
                 assert await anext(streams[False]) == "one"  # a stop drops nothing
@@ -262,7 +262,7 @@ async def test_a_cancel_between_a_break_and_its_reader_reaches_the_request(tmp_p
 @pytest.mark.parametrize("how", ["read", "left", "dropped", "final"])
 async def test_the_id_of_a_request_that_has_ended_is_free(tmp_path: Path, how: str) -> None:
     with played(tmp_path, retry_limit=0) as (caller, worker):
-        items = caller.stream(TALK, 1, request_id="mine", timeout=PATIENCE)
+        items = caller.stream(TALK, 1, request_id="mine", timeout=LONG)
         await items.__aenter__()
         refuse(worker, await opened(worker, 1), EngineError("boom") if how == "final" else LOST)
         await wait_until(lambda: not caller.runtime.home.streams, what="it is broken")

@@ -19,7 +19,7 @@ from actors.messages import End, Kill, Open
 from tests.e2e.raw import RawHome, raw_home
 from tests.e2e.standing import Standing, inspect, standing
 from tests.kernel.players import COUNTER, HERE, OTHER, Add, Give
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.context import Context
 from transport.errors import to_wire
 
@@ -35,9 +35,9 @@ def node() -> Iterator[Standing]:
 async def test_a_closed_client_says_so_at_once(node: Standing) -> None:
     async with node.client() as client:
         counter = client.ref("counter")
-        assert await client.call("t.double.go", 4, timeout=5.0) == 8
+        assert await client.call("t.double.go", 4, timeout=LONG) == 8
         frame = client.frames.new(100_000, "u1")
-    async with asyncio.timeout(10 * TICK):
+    async with asyncio.timeout(LONG):
         with pytest.raises(LocalProtocolError, match="is closed"):
             await client.call("t.double.go", 4)
         with pytest.raises(LocalProtocolError, match="is closed"):
@@ -54,7 +54,7 @@ async def test_a_closed_client_says_so_at_once(node: Standing) -> None:
 async def test_an_answer_that_comes_with_the_cancel_is_given_back(node: Standing) -> None:
     async with node.client() as client:
         counter = client.ref("counter")
-        asked = asyncio.create_task(counter.ask(Give(np.ones(100_000)), timeout=5.0))
+        asked = asyncio.create_task(counter.ask(Give(np.ones(100_000)), timeout=LONG))
         await wait_until(lambda: client.runtime.home.streams)
         (stream,) = client.runtime.home.streams.values()
         while stream.state.response_open:  # noqa: ASYNC110 - the very tick is wanted
@@ -119,7 +119,7 @@ async def test_a_request_that_is_sent_again_still_hears_of_its_parents_end(tmp_p
         assert not caller.runtime.memory.statistics().slots
 
 
-@pytest.mark.parametrize("timeout", [None, 50 * TICK])
+@pytest.mark.parametrize("timeout", [None, LONG])
 async def test_a_limit_that_comes_from_the_parent_is_named(
     tmp_path: Path, timeout: float | None
 ) -> None:

@@ -27,7 +27,7 @@ from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import Accept, End, Feed, FeedEnd, Items, Kill, Open
 from tests.e2e.raw import RawHome, raw_home
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 from transport.shm.frames import Frame
 
 TARGET = "t.foreign.go"
@@ -102,7 +102,7 @@ async def test_items_are_read_in_the_codec_of_the_accept(tmp_path: Path) -> None
 )
 async def test_a_call_is_answered_in_any_codec(tmp_path: Path, codec: str, payload: bytes) -> None:
     with foreign(tmp_path) as worker:
-        calling = asyncio.create_task(worker.caller.call(TARGET, 1, timeout=10.0))
+        calling = asyncio.create_task(worker.caller.call(TARGET, 1, timeout=LONG))
         await worker.accept(codec)
         worker.items(payload)
         worker.end()
@@ -111,7 +111,7 @@ async def test_a_call_is_answered_in_any_codec(tmp_path: Path, codec: str, paylo
 
 async def test_a_codec_that_is_none_ends_the_stream(tmp_path: Path) -> None:
     with foreign(tmp_path) as worker:
-        calling = asyncio.create_task(worker.caller.call(TARGET, 1, timeout=10.0))
+        calling = asyncio.create_task(worker.caller.call(TARGET, 1, timeout=LONG))
         await worker.accept("yaml")
         with pytest.raises(RemoteProtocolError, match="its items come in codec 'yaml'"):
             await calling
@@ -120,7 +120,7 @@ async def test_a_codec_that_is_none_ends_the_stream(tmp_path: Path) -> None:
 
 async def test_request_items_go_in_the_codec_of_the_accept(tmp_path: Path) -> None:
     with foreign(tmp_path) as worker:
-        async with worker.caller.open(TARGET, timeout=10.0) as stream:
+        async with worker.caller.open(TARGET, timeout=LONG) as stream:
             sending = asyncio.create_task(stream.send({"a": (1, "x")}))
             await worker.accept(feed=64)
             await sending
@@ -176,7 +176,7 @@ async def test_an_error_item_raises_what_it_stands_for_behind_the_items_before_i
             with pytest.raises(kind, match=says):
                 await anext(stream)
 
-        calling = asyncio.create_task(worker.caller.call(TARGET, 1, timeout=10.0))
+        calling = asyncio.create_task(worker.caller.call(TARGET, 1, timeout=LONG))
         await worker.accept()
         worker.items(_error(**fields))
         worker.end()
@@ -190,9 +190,9 @@ async def test_a_worker_that_says_at_once_that_it_is_full_is_left_for_another(
 ) -> None:
     with foreign(tmp_path) as worker:
         if how == "call":
-            asking = asyncio.create_task(worker.caller.call(TARGET, 1, timeout=10.0))
+            asking = asyncio.create_task(worker.caller.call(TARGET, 1, timeout=LONG))
         else:
-            asking = asyncio.create_task(anext(worker.caller.stream(TARGET, 1, timeout=10.0)))
+            asking = asyncio.create_task(anext(worker.caller.stream(TARGET, 1, timeout=LONG)))
         await worker.accept()
         worker.items(_error(**{"class": "CapacityExhausted", "message": "full"}))
         worker.end()
@@ -232,7 +232,7 @@ async def test_a_frame_in_a_request_needs_no_codec_of_the_worker(tmp_path: Path)
     # The router refuses it, as it alone knows the worker; the frame comes back with the End.
     with foreign(tmp_path) as worker:
         frame: Frame = worker.caller.frames.new(50_000, "u1")
-        calling = asyncio.create_task(worker.caller.call(TARGET, frame, timeout=10.0))
+        calling = asyncio.create_task(worker.caller.call(TARGET, frame, timeout=LONG))
         await wait_until(lambda: worker.raw.got(Open))
         opened = worker.raw.got(Open)[0]
         error = ["payload.encode", "a Dynamo worker cannot take frames", {}]

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from actors.kernel.mailbox import GO, HOLD, HOLD_ALL, Mailbox
+from tests.waiting import LONG
 
 
 def box(bound: int) -> tuple[Mailbox[int], list[int]]:
@@ -30,8 +31,8 @@ async def test_get_waits_for_a_message() -> None:
     assert not waiting.done()
     mailbox.put(1)
     mailbox.put(2)
-    assert await asyncio.wait_for(waiting, 1.0) == 1
-    assert await asyncio.wait_for(mailbox.get(), 1.0) == 2
+    assert await asyncio.wait_for(waiting, LONG) == 1
+    assert await asyncio.wait_for(mailbox.get(), LONG) == 2
 
 
 async def test_a_wait_that_was_cancelled_takes_nothing() -> None:
@@ -42,7 +43,7 @@ async def test_a_wait_that_was_cancelled_takes_nothing() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     mailbox.put(1)
-    assert await asyncio.wait_for(mailbox.get(), 1.0) == 1
+    assert await asyncio.wait_for(mailbox.get(), LONG) == 1
 
 
 @pytest.mark.parametrize("bound", [1, 2, 5, 8])

@@ -13,10 +13,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
+from actors.kernel import peers
 from actors.kernel.peers import Peers, alive, start_time
 from actors.kernel.runtime import Runtime
 from actors.messages import Down, Hello, Tell
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.bus.address import Address, inbox_path, remove_inboxes
 from transport.bus.port import Port
 
@@ -110,14 +113,16 @@ async def test_a_death_is_known_at_once(tmp_path: Path) -> None:
 
 
 async def test_nothing_is_sent_to_one_that_has_ended_while_its_last_words_are_awaited(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with watching(tmp_path) as (watcher, sender):
         assert watcher.peers.watch(sender.address)
+        monkeypatch.setattr(peers, "_WAIT_REASON", LONG)  # nor is it told before we have looked
         os.kill(sender.address.pid, signal.SIGKILL)
         await wait_until(lambda: watcher.told or not watcher.peers.watch(sender.address))
         assert watcher.told == []
         assert watcher.peers.death(sender.address) is None
+        monkeypatch.undo()
         await wait_until(lambda: watcher.told)
         assert watcher.told == ["its process is gone"]
 
@@ -131,7 +136,10 @@ async def test_the_word_of_the_node_is_the_reason(tmp_path: Path) -> None:
         assert watcher.told == ["killed by SIGKILL"]
 
 
-async def test_the_reason_may_come_a_little_later(tmp_path: Path) -> None:
+async def test_the_reason_may_come_a_little_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_WAIT_REASON", LONG)  # however late we are
     async with watching(tmp_path) as (watcher, sender):
         watcher.peers.watch(sender.address)
         os.kill(sender.address.pid, signal.SIGKILL)
@@ -288,7 +296,7 @@ async def test_a_connection_that_ends_is_no_death_where_another_can_be_made(tmp_
     try:
         assert watcher.peers.watch(peer)
         for _ in range(3):  # as ZeroMQ does with those who do not greet
-            caller, _ = await asyncio.wait_for(loop.sock_accept(listener), 50 * TICK)
+            caller, _ = await asyncio.wait_for(loop.sock_accept(listener), LONG)
             caller.send(b"\xff\x00")
             caller.close()
         assert watcher.told == []
@@ -312,8 +320,11 @@ async def test_one_of_another_pid_namespace_may_leave(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_b58_an_inbox_that_is_gone_hides_no_cause_of_death(tmp_path: Path) -> None:
+async def test_b58_an_inbox_that_is_gone_hides_no_cause_of_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The node has removed what the dead left before this loop has heard of the death."""
+    monkeypatch.setattr(peers, "_WAIT_REASON", LONG)  # however late we are
     async with watching(tmp_path) as (watcher, sender):
         assert watcher.peers.watch(sender.address)
         sender.process.kill()

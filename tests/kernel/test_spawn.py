@@ -21,7 +21,7 @@ from actors.errors import SpawnError
 from actors.kernel.exits import Exit
 from actors.kernel.peers import start_time
 from actors.kernel.spawn import Child, Launch
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
 
@@ -56,7 +56,7 @@ def spec(run: str, cls: str, **keys: Any) -> dict[str, Any]:
 
 def child(run: str, cls: str, **keys: Any) -> Child:
     one = Child(Launch(spec(run, cls, **keys)))
-    one.launch(PATIENCE)
+    one.launch(LONG)
     return one
 
 
@@ -79,7 +79,7 @@ async def test_a_child_is_ready_and_stops_when_asked(run: str) -> None:
     assert address.name == "fine"
     assert address.pid == one.pid
     assert address.started == start_time(one.pid)
-    how = await one.stop(PATIENCE)
+    how = await one.stop(LONG)
     assert how == Exit(one.pid, 0)
     assert how.clean
     assert str(how) == "exit code 0"
@@ -89,7 +89,7 @@ async def test_its_command_line_names_it(run: str) -> None:
     one = child(run, "Fine")
     await one.wait_ready()
     assert "callhome:test/a/fine" in command_line(one.pid)
-    await one.stop(PATIENCE)
+    await one.stop(LONG)
 
 
 async def test_constructor_that_raises(run: str) -> None:
@@ -135,12 +135,10 @@ async def test_a_socket_path_too_long(run: str) -> None:
 
 async def test_slow_start_times_out_and_is_killed(run: str) -> None:
     one = Child(Launch(spec(run, "SlowStart")))
-    began = time.monotonic()
     one.launch(10 * TICK)
     with pytest.raises(SpawnError, match=r"not ready after .* start_timeout") as caught:
-        await one.wait_ready()
+        await asyncio.wait_for(one.wait_ready(), LONG)
     assert caught.value.details["stage"] == "timeout"
-    assert time.monotonic() - began < 20 * TICK + PATIENCE
     assert (await one.wait_exit()).code == -signal.SIGKILL
 
 
@@ -157,8 +155,8 @@ async def test_deaf_child_is_killed_after_the_grace_time(run: str) -> None:
     one = child(run, "Deaf")
     await one.wait_ready()
     began = time.monotonic()
-    how = await one.stop(3 * TICK)
-    assert 3 * TICK <= time.monotonic() - began < PATIENCE
+    how = await asyncio.wait_for(one.stop(3 * TICK), LONG)
+    assert time.monotonic() - began >= 3 * TICK
     assert str(how) == "killed by SIGKILL"
 
 
@@ -190,7 +188,7 @@ async def test_who_was_reaped_by_somebody_else_did_not_end_well(run: str) -> Non
 async def test_an_end_without_the_loop(run: str) -> None:
     one = child(run, "Fine")
     await one.wait_ready()
-    one.end_now(PATIENCE)
+    one.end_now(LONG)
     assert start_time(one.pid) == 0
     assert str(await one.wait_exit()) == "killed by SIGKILL"
     one.end_now()
@@ -199,15 +197,15 @@ async def test_an_end_without_the_loop(run: str) -> None:
 async def test_stop_twice_and_after_the_end(run: str) -> None:
     one = child(run, "Fine")
     await one.wait_ready()
-    first = await one.stop(PATIENCE)
-    assert await one.stop(PATIENCE) == first
+    first = await one.stop(LONG)
+    assert await one.stop(LONG) == first
     one.kill()
     one.terminate()
 
 
 async def test_stop_while_starting(run: str) -> None:
     one = child(run, "SlowStart")
-    how = await one.stop(PATIENCE)
+    how = await one.stop(LONG)
     assert not one.alive
     assert how.code != 0 or how.clean
     with pytest.raises(SpawnError):
@@ -222,7 +220,7 @@ async def test_what_a_child_process_looks_like(run: str, tmp_path: Path) -> None
     secret, theirs = os.pipe()
     os.set_inheritable(theirs, True)
     try:
-        one.launch(PATIENCE)
+        one.launch(LONG)
         await one.wait_ready()
         facts = ast.literal_eval(file.read_text())
         assert f"pipe:[{os.fstat(theirs).st_ino}]" not in facts.pop("fds")
@@ -241,16 +239,16 @@ async def test_what_a_child_process_looks_like(run: str, tmp_path: Path) -> None
     }
     for task in os.listdir(f"/proc/{one.pid}/task"):
         assert os.sched_getaffinity(int(task)) == {core}
-    await one.stop(PATIENCE)
+    await one.stop(LONG)
 
 
 async def test_a_python_path_of_its_own(run: str, tmp_path: Path) -> None:
     (tmp_path / "only_there.py").write_text("from tests.kernel.troubled import Fine as Fine\n")
     keys = spec(run, "Fine", **{"class": "only_there:Fine"})
     one = Child(Launch(keys, env={"PYTHONPATH": str(tmp_path)}))
-    one.launch(PATIENCE)
+    one.launch(LONG)
     await one.wait_ready()
-    await one.stop(PATIENCE)
+    await one.stop(LONG)
 
 
 async def test_many_children_start_beside_each_other(run: str) -> None:
@@ -269,7 +267,7 @@ from actors.kernel.spawn import Child, Launch
 
 async def main():
     child = Child(Launch(json.loads(sys.argv[1]), death_signal=json.loads(sys.argv[2]), linger=0.5))
-    child.launch(20)
+    child.launch(60)
     print((await child.wait_ready()).pid, flush=True)
     await asyncio.Event().wait()
 
@@ -298,7 +296,7 @@ async def test_children_of_a_killed_parent_are_gone(
     assert start_time(pid)
     parent.kill()
     # Without the signal it is the watcher thread: SIGTERM at once, a hard exit half a second later.
-    await wait_until(lambda: start_time(pid) == 0, timeout=6 * PATIENCE)
+    await wait_until(lambda: start_time(pid) == 0, timeout=LONG)
     await parent.wait()
     await wait_until(lambda: not os.path.exists(f"/proc/{pid}"), what="it is reaped by its heir")
 
@@ -310,7 +308,7 @@ async def test_an_interrupt_to_the_group_does_not_reach_children(run: str) -> No
     os.kill(one.pid, signal.SIGINT)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(one.wait_exit(), 2 * TICK)
-    assert (await one.stop(PATIENCE)).clean
+    assert (await one.stop(LONG)).clean
 
 
 async def test_a_missing_interpreter_is_a_spawn_error(
@@ -319,7 +317,7 @@ async def test_a_missing_interpreter_is_a_spawn_error(
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     one = Child(Launch(spec(run, "Fine")))
     with pytest.raises(SpawnError, match="cannot start a process"):
-        one.launch(PATIENCE)
+        one.launch(LONG)
     assert not one.alive
     assert (await one.stop(0.0)).code != 0
 
