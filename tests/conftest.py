@@ -20,7 +20,7 @@ import pytest
 from tests.etcd import etcd as etcd
 from tests.etcd import etcd_server as etcd_server
 from tests.leaks import MARKER, Traces, settle
-from tests.waiting import DEADLINE
+from tests.waiting import DEADLINE, LONG
 
 #: How long a test's leftovers may take to go, in seconds; an orphan waits for a busy init.
 GRACE = DEADLINE
@@ -76,6 +76,7 @@ def pytest_runtest_protocol(
 async def _checked(test: Coroutine[object, object, None]) -> None:
     """Awaits the test, then fails on tasks still running and on errors that nobody was told."""
     loop = asyncio.get_running_loop()
+    loop.slow_callback_duration = LONG  # else a process that stood still is a line in the log
     untold: list[str] = []
 
     def note(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

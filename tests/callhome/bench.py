@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from tests.callhome.sockets import a_net
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 from transport.callhome.net import Net
 from transport.callhome.requests import RequestClient
 from transport.callhome.server import Reply, RequestServer
@@ -108,7 +108,7 @@ async def read_requests(sock: socket.socket, count: int) -> list[RequestFrame]:
     """The next requests on a bare connection."""
     reader, frames = RequestReader(), list[RequestFrame]()
     while len(frames) < count:
-        data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sock, 65_536), 10)
+        data = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sock, 65_536), LONG)
         assert data, f"the end came after {len(frames)} of {count} requests"
         frames += reader.feed(data)
     return frames

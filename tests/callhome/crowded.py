@@ -59,7 +59,7 @@ async def main() -> None:
                     )
                     say(**expected.info)
                 case ["report"]:
-                    say(lines=lines.count, used=time.process_time(), **net.counters)
+                    say(lines=lines.count, **net.counters)
                 case ["end"]:
                     ended.set()
 

@@ -20,7 +20,7 @@ A, B = 0xA, 0xB
 def sockets() -> tuple[socket.socket, socket.socket]:
     """Two connected TCP sockets."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        one = socket.create_connection(server.getsockname(), timeout=5)
+        one = socket.create_connection(server.getsockname(), timeout=60)
         two, _ = server.accept()
     return one, two
 

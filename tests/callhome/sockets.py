@@ -8,7 +8,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 from transport.callhome.link import Link, Net
 from transport.callhome.net import tune
 from transport.errors import CallHomeError
@@ -84,7 +84,7 @@ def two_links(net: Net) -> tuple[Link, Link]:
 async def read_all(sock: socket.socket) -> bytes:
     """Everything until the peer's end; raises what the system raises."""
     loop, data = asyncio.get_running_loop(), bytearray()
-    while some := await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), 10):
+    while some := await asyncio.wait_for(loop.sock_recv(sock, 1 << 20), LONG):
         data += some
     return bytes(data)
 
@@ -93,7 +93,7 @@ async def read_exactly(sock: socket.socket, count: int) -> bytes:
     """Exactly ``count`` bytes."""
     loop, data = asyncio.get_running_loop(), bytearray()
     while len(data) < count:
-        some = await asyncio.wait_for(loop.sock_recv(sock, count - len(data)), 10)
+        some = await asyncio.wait_for(loop.sock_recv(sock, count - len(data)), LONG)
         assert some, f"the end came after {len(data)} of {count} bytes"
         data += some
     return bytes(data)
@@ -113,7 +113,7 @@ def connect(address: str) -> socket.socket:
     return sock
 
 
-async def closed_by_peer(sock: socket.socket, timeout: float = 5.0) -> bool:
+async def closed_by_peer(sock: socket.socket, timeout: float = LONG) -> bool:
     """Whether the peer ends the connection within ``timeout`` seconds; closes it here too."""
     loop = asyncio.get_running_loop()
     try:

@@ -13,7 +13,7 @@ import pytest
 
 from actors.messages import Credit, End, ItemBody, Items, Kill
 from tests.callhome.mux_ends import A, B, Side, announced, batch, ends, items, raw_end, sockets
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.callhome.mux_out import MOST_BODIES
 from transport.callhome.net import Net
 from transport.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
@@ -211,7 +211,7 @@ async def test_a_killed_peer_is_told_once_with_its_bodies() -> None:
         try:
             sock, _ = await asyncio.to_thread(server.accept)
             side = Side(net, sock, A)
-            await wait_until(lambda: side.connection.link.received > MIB, 20)
+            await wait_until(lambda: side.connection.link.received > MIB, LONG)
             child.send_signal(signal.SIGKILL)
             await wait_until(lambda: side.errors != [])
         finally:
@@ -347,10 +347,10 @@ async def recorded() -> bytes:
     side.connection.send(Credit(1, 2, 3))
     side.body(3, b"3" * 40)
     side.connection.send(items(1, 1))
-    await asyncio.sleep(0.01)
+    await wait_until(lambda: side.connection.backlog == side.connection.link.backlog == 0)
     side.connection.close()
     data = b""
-    two.settimeout(5)
+    two.settimeout(LONG)
     while piece := await asyncio.to_thread(two.recv, 65536):
         data += piece
     two.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.callhome.sockets import a_net
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.callhome import names as module
 from transport.callhome.names import Names
 from transport.errors import CallHomeError, ConnectionLost, OutboxFull, RemoteProtocolError
@@ -32,7 +32,7 @@ class Resolver:
     def __call__(self, host: str, *arguments: Any, **more: Any) -> list[Any]:
         assert threading.current_thread() is not threading.main_thread()
         self.asked.append(host)
-        assert self.may.wait(10)
+        assert self.may.wait(LONG)
         if self.found and isinstance(self.found[0], Exception):
             raise self.found[0]
         return list(self.found)
@@ -69,7 +69,7 @@ async def test_a_name_is_looked_up_once_for_all_who_ask(resolver: Resolver) -> N
         told, names = Told(), net.names
         assert names.address("node.x") == ""
         for _ in range(3):
-            names.look_up("node.x", told, 5)
+            names.look_up("node.x", told, LONG)
         assert await asyncio.gather(*[names.find("node.x") for _ in range(3)]) == ["10.1.2.3"] * 3
         assert told == [None] * 3
         assert names.address("node.x") == "10.1.2.3"
@@ -93,7 +93,7 @@ async def test_what_is_not_found_is_a_typed_error_and_is_asked_for_anew(
     with a_net() as net:
         resolver.found = found
         told = Told()
-        net.names.look_up("node.x", told, 5)
+        net.names.look_up("node.x", told, LONG)
         with pytest.raises(kind, match=words) as caught:
             await net.names.find("node.x")
         assert caught.value.details["sent"] == "no"
@@ -132,8 +132,8 @@ async def test_who_fails_to_hear_it_costs_nobody_else(
 
     with a_net() as net:
         told = Told()
-        net.names.look_up("node.x", failing, 5)
-        net.names.look_up("node.x", told, 5)
+        net.names.look_up("node.x", failing, LONG)
+        net.names.look_up("node.x", told, LONG)
         await wait_until(lambda: told == [None])
         assert "its own fault" in caplog.text
         await asyncio.get_running_loop().shutdown_default_executor()
@@ -163,7 +163,7 @@ async def test_lookups_are_bounded(resolver: Resolver, monkeypatch: pytest.Monke
         resolver.may.clear()
         told = Told()
         for host in ("a.x", "b.x", "c.x"):
-            net.names.look_up(host, told, 5)
+            net.names.look_up(host, told, LONG)
         await wait_until(lambda: told != [])
         with pytest.raises(OutboxFull):
             await net.names.find("d.x")

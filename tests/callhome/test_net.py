@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from tests.callhome.sockets import Heard, a_net, a_pair, read_all, two_links
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.callhome.link import Link
 
 
@@ -17,7 +17,7 @@ async def test_a_net_waits_for_links_that_are_closing() -> None:
         link.write(bytes(4 << 20))
         link.close()
         reading = asyncio.ensure_future(read_all(peer))
-        closing = asyncio.ensure_future(net.wait_closed(5))
+        closing = asyncio.ensure_future(net.wait_closed(LONG))
         assert len(await reading) == 4 << 20
         peer.close()
         await closing

@@ -12,7 +12,7 @@ import pytest
 
 from tests.callhome.bench import caller
 from tests.callhome.sockets import a_net, read_all, read_exactly, reset
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.callhome import server as server_module
 from transport.callhome.listener import bound_socket
 from transport.callhome.net import Net
@@ -59,6 +59,7 @@ async def listening(
         ingress = Ingress(server)
         server.open()
         sock = await caller(server.address)
+        await wait_until(lambda: server.connections == 1, what="it is taken")
         try:
             yield ingress, sock
         finally:
@@ -223,11 +224,19 @@ async def test_replies_that_never_come_keep_no_connection(
 
 
 async def test_a_request_that_stops_in_the_middle_is_cut() -> None:
-    async with listening(patience=TICK) as (ingress, sock):
+    async with listening(patience=LONG) as (ingress, sock):
         ingress.answer = b""
         idle, mute = [await caller(ingress.server.address) for _ in "ab"]
         idle.sendall(request())
         sock.sendall(request()[:-1])
+        net = ingress.server.net
+        await wait_until(lambda: ingress.server.connections == 3)
+        await wait_until(lambda: net.bytes_in == 2 * len(request()) - 1)
+        timer = ingress.server._sweeping
+        assert timer is not None
+        assert timer.when() - net.loop.time() <= LONG
+        for _ in "ab":  # what the timer does after each such time
+            ingress.server._sweep()
         answer = await read_all(sock)
         assert b"Read error: nothing came" in answer
         assert await read_all(mute) == b""

@@ -15,7 +15,7 @@ from actors.cluster.entry import running
 from actors.engine.actor import EngineActor
 from actors.messages import End, Faulted, Items, Report, Subscribe
 from tests.e2e.raw import RawHome, raw_home
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 from transport.wire.adapter import PayloadAdapter
 from transport.wire.codec import encode
 
@@ -33,7 +33,7 @@ def errors(request: Any) -> Iterator[Any]:
 async def in_the_loop(request: Any) -> AsyncIterator[Any]:
     for item in errors(request):
         yield item
-    await asyncio.to_thread(GATES[-1].wait, 10)
+    await asyncio.to_thread(GATES[-1].wait, LONG)
     yield 2
 
 

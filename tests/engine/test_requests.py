@@ -18,7 +18,7 @@ from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import Accept, Feed, FeedCredit, FeedEnd, Items, Kill
 from tests.e2e.raw import RawHome, raw_home
-from tests.waiting import TICK, wait_until
+from tests.waiting import DEADLINE, LONG, TICK, wait_until
 from transport.wire.codec import encode
 
 ENDPOINT = "t.requests.go"
@@ -113,7 +113,7 @@ def feed(at: Rig, home: RawHome, first: int, *values: Any) -> None:
 async def test_requests_arrive_in_order_and_end(tmp_path: Path) -> None:
     async with rig(tmp_path) as at, calling(at) as caller:
         at.reader.gate.set()
-        async with caller.open(ENDPOINT, timeout=10.0) as stream:
+        async with caller.open(ENDPOINT, timeout=LONG) as stream:
             for number in range(2000):
                 await stream.send(number)
             await stream.end()
@@ -127,7 +127,7 @@ async def test_requests_arrive_in_order_and_end(tmp_path: Path) -> None:
 async def test_a_request_may_end_before_it_was_accepted(tmp_path: Path) -> None:
     async with rig(tmp_path) as at, calling(at) as caller:
         at.reader.gate.set()
-        async with caller.open(ENDPOINT, timeout=10.0) as stream:
+        async with caller.open(ENDPOINT, timeout=LONG) as stream:
             await stream.end()
             assert [answer async for answer in stream] == [0]
 
@@ -135,7 +135,7 @@ async def test_a_request_may_end_before_it_was_accepted(tmp_path: Path) -> None:
 async def test_b68_a_sender_does_not_run_ahead_of_its_engine(tmp_path: Path) -> None:
     async with rig(tmp_path, window_items=16) as at, calling(at) as caller:
         sent: list[int] = []
-        async with caller.open(ENDPOINT, timeout=10.0) as stream:
+        async with caller.open(ENDPOINT, timeout=LONG) as stream:
 
             async def send() -> None:
                 for number in range(500):
@@ -148,20 +148,20 @@ async def test_b68_a_sender_does_not_run_ahead_of_its_engine(tmp_path: Path) -> 
             await asyncio.sleep(TICK)
             assert len(sent) == 16
             at.reader.gate.set()
-            await asyncio.wait_for(sending, 10.0)
+            await asyncio.wait_for(sending, DEADLINE)
             assert [answer async for answer in stream] == [500]
         assert at.reader.got == list(range(500))
 
 
 async def test_b74_the_credit_of_requests_counts_bytes(tmp_path: Path) -> None:
     async with rig(tmp_path, window_bytes=100_000) as at, calling(at) as caller:
-        async with caller.open(ENDPOINT, timeout=10.0) as stream:
+        async with caller.open(ENDPOINT, timeout=LONG) as stream:
             await stream.send(b"x" * 1_000_000)  # larger than all of it: passes alone
             waiting = asyncio.create_task(stream.send(b"y"))
             done, _ = await asyncio.wait([waiting], timeout=TICK)
             assert not done
             at.reader.gate.set()
-            await asyncio.wait_for(waiting, 5.0)
+            await asyncio.wait_for(waiting, DEADLINE)
             await stream.end()
             assert [answer async for answer in stream] == [2]
         assert [len(item) for item in at.reader.got] == [1_000_000, 1]
@@ -171,7 +171,7 @@ async def test_an_engine_that_ends_takes_no_more(tmp_path: Path) -> None:
     async with rig(tmp_path) as at, calling(at) as caller:
         at.reader.gate.set()
         at.reader.most = 3
-        async with caller.open(ENDPOINT, timeout=10.0) as stream:
+        async with caller.open(ENDPOINT, timeout=LONG) as stream:
             for number in range(3):
                 await stream.send(number)
             assert await stream.recv() == 3
@@ -184,7 +184,7 @@ async def test_an_engine_that_ends_takes_no_more(tmp_path: Path) -> None:
 async def test_a_sender_that_waits_hears_that_the_engine_has_ended(tmp_path: Path) -> None:
     async with rig(tmp_path, window_items=2) as at, calling(at) as caller:
         at.reader.most = 0
-        stream = caller.open(ENDPOINT, timeout=10.0)
+        stream = caller.open(ENDPOINT, timeout=LONG)
         async with stream:
             await stream.send(0)
             await stream.send(1)
@@ -193,13 +193,13 @@ async def test_a_sender_that_waits_hears_that_the_engine_has_ended(tmp_path: Pat
             assert not done
             at.reader.gate.set()
             with pytest.raises(EngineError, match="reads nothing"):
-                await asyncio.wait_for(waiting, 5.0)
+                await asyncio.wait_for(waiting, DEADLINE)
 
 
 async def test_leases_of_requests_that_nobody_took_come_back(tmp_path: Path) -> None:
     async with rig(tmp_path) as at, calling(at) as caller:
         memory = caller.runtime.memory
-        async with caller.open(ENDPOINT, timeout=10.0) as stream:
+        async with caller.open(ENDPOINT, timeout=LONG) as stream:
             for _ in range(10):
                 await stream.send(caller.frames.new(50_000, "u1"))
             assert memory.statistics().slots == 10
@@ -215,7 +215,7 @@ async def test_a_task_beside_the_handler_takes_no_cut_for_an_end(tmp_path: Path)
     async with rig(tmp_path) as at, calling(at) as caller:
         at.reader.gate.set()
         at.reader.most = -1
-        async with caller.open(ENDPOINT, timeout=10.0) as stream:
+        async with caller.open(ENDPOINT, timeout=LONG) as stream:
             await stream.send(1)
             await wait_until(lambda: at.reader.got == [1])
         await wait_until(lambda: len(at.reader.ends) == 2)

@@ -1,0 +1,82 @@
+"""Clocks in the hands of a test: how long something takes is never measured on a busy machine.
+
+A limit that is to strike is hours long, and strikes when the test turns the clock; what is to
+happen at once happens while the clock of the loop stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.waiting import DEADLINE
+
+
+class Clock:
+    """The monotonic clock of this process, and so of its loops, which ``turn`` sets forward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real, self._ahead = time.monotonic, 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: real() + self._ahead)
+
+    def turn(self, seconds: float) -> None:
+        """So much time is over: all timers that were set for it are due in the next turn."""
+        self._ahead += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """For tests of actors and engines that all run in this process."""
+    return Clock(monkeypatch)
+
+
+async def at_once(condition: Callable[[], object], what: str) -> None:
+    """Wait for what needs no time: until ``condition`` is true, no timer of this loop that is set
+    for later ends. Raises AssertionError where it waits for one.
+    """
+    loop, now = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+    patience = time.monotonic() + DEADLINE
+    loop.time = lambda: now  # type: ignore[method-assign]
+    try:
+        while not condition():
+            assert time.monotonic() < patience, f"not at once: {what}"
+            await asyncio.sleep(0)
+    finally:
+        del loop.time
+
+
+class Turns:
+    """What a loop has done: its turns, and the timers that were set meanwhile."""
+
+    def __init__(self) -> None:
+        self.count = self.timers = 0
+
+
+@contextlib.asynccontextmanager
+async def turns() -> AsyncIterator[Turns]:
+    """Count the turns of this loop within the block: one that waits does not turn, however little
+    of a processor there is to be had for those that do.
+    """
+    loop, found = asyncio.get_running_loop(), Turns()
+    selector, call_at = loop._selector, loop.call_at  # type: ignore[attr-defined]
+    select = selector.select
+
+    def counted(timeout: float | None = None) -> Any:
+        found.count += 1
+        return select(timeout)
+
+    def timed(*arguments: Any, **more: Any) -> asyncio.TimerHandle:
+        found.timers += 1
+        return call_at(*arguments, **more)
+
+    selector.select = counted
+    loop.call_at = timed  # type: ignore[method-assign, assignment]
+    try:
+        yield found
+    finally:
+        del selector.select, loop.call_at
