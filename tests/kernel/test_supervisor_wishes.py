@@ -16,7 +16,7 @@ from actors.kernel.restart import Intensity
 from actors.kernel.supervisor import Supervisor
 from tests.kernel.supervised import Notes, one, states
 from tests.kernel.supervised import run as run
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.bus.address import Address
 
 
@@ -169,10 +169,11 @@ async def test_a_successor_that_proves_nothing_has_the_place_where_nobody_else_i
         await supervisor.stop()
 
 
-async def test_all_of_them_stop_in_the_midst_of_a_succession(run: str) -> None:
+async def test_all_of_them_stop_in_the_midst_of_a_succession(run: str, tmp_path: Path) -> None:
     notes = Notes()
     async with asyncio.TaskGroup() as group:
-        supervisor = Supervisor([one(run, "Fine", "a"), one(run, "Fine", "b")], group, notes)
+        b = one(run, "ReadyOnce", "b", {"file": str(tmp_path / "mark")})
+        supervisor = Supervisor([one(run, "Fine", "a"), b], group, notes)
         await supervisor.start()
         await succeeds(supervisor, "a")
         succession = asyncio.create_task(succeeds(supervisor, "b"))
@@ -201,10 +202,13 @@ async def test_a_wish_gives_a_child_all_its_restarts_again(run: str) -> None:
         await supervisor.stop()
 
 
-async def test_a_successor_that_nobody_waits_for_any_more_is_ended(run: str) -> None:
+async def test_a_successor_that_nobody_waits_for_any_more_is_ended(
+    run: str, tmp_path: Path
+) -> None:
     notes = Notes()
     async with asyncio.TaskGroup() as group:
-        supervisor = Supervisor([one(run, "Fine", "a")], group, notes)
+        child = one(run, "ReadyOnce", "a", {"file": str(tmp_path / "mark")})
+        supervisor = Supervisor([child], group, notes)
         await supervisor.start()
         (pid,) = supervisor.pids
         succession = asyncio.create_task(succeeds(supervisor, "a"))
@@ -222,7 +226,7 @@ async def test_who_does_not_stop_for_a_wish_is_killed_and_none_starts_at_the_end
     async with asyncio.TaskGroup() as group:
         supervisor = Supervisor([one(run, "Deaf", "deaf", grace=2 * TICK)], group, notes)
         await supervisor.start()
-        await asyncio.wait_for(supervisor.restart("deaf"), 4 * PATIENCE)
+        await asyncio.wait_for(supervisor.restart("deaf"), LONG)
         assert [reason for _, reason, _ in notes.downs] == ["it is started anew"]
         assert "did not stop within" in notes.trouble[0]
         await supervisor.stop()

@@ -87,6 +87,18 @@ class StartsOnce(Actor):
             asyncio.get_running_loop().call_later(0.01, os._exit, 7)
 
 
+class ReadyOnce(Actor):
+    """Comes up the first time, and is never ready after that."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    async def on_start(self) -> None:
+        if self.file.exists():
+            await asyncio.Event().wait()
+        self.file.touch()
+
+
 class Facts(Actor):
     """Writes what its process looks like into ``file``."""
 
