@@ -282,13 +282,14 @@ def remove_folder(folder: str) -> None:
 
 
 def remove_empty(folder: str) -> None:
-    """Delete the folder of a node that was killed as it deleted it. Never raises.
+    """Delete the folder of a node that was killed as it deleted it, and its cluster's, which may
+    be all that is left. Never raises.
 
     Whoever claims the name meanwhile makes it again.
     """
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
-        os.rmdir(os.path.dirname(folder))
+    for each in (folder, os.path.dirname(folder)):
+        with contextlib.suppress(OSError):
+            os.rmdir(each)
 
 
 def folders(root: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,16 @@ def test_a_folder_whose_node_was_killed_as_it_removed_it_goes(tmp_path: Path) ->
     claim.close()
     sweep_folder(claim.folder)
     assert os.listdir(tmp_path) == []
+
+
+def test_the_folder_of_a_cluster_goes_whose_last_node_was_killed_as_it_removed_that(
+    tmp_path: Path,
+) -> None:
+    claim = crashed(str(tmp_path), "a")
+    claim.close()
+    shutil.rmtree(claim.folder)  # and the next step would have been its cluster's
+    sweep_folder(claim.folder)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_roll_stays_short_and_keeps_who_may_have_left_something(tmp_path: Path) -> None:
