@@ -16,6 +16,29 @@ from typing import Any, NamedTuple
 
 from actors import Actor, Context, Engine, handles
 
+#: Seconds for which nobody lets a handler wait: whatever is to end it comes before.
+WAIT = 120.0
+
+
+async def left() -> None:
+    """Wait until all that was yielded has left this process for a peer that had an answer of it
+    before: the loop has had its turns, and ZeroMQ's threads, which a message wakes before it is
+    theirs, sleep again.
+    """
+    await asyncio.sleep(0.02)
+    while not all(map(_sleeps, os.listdir("/proc/self/task"))):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+def _sleeps(task: str) -> bool:
+    """Whether a thread of this process is none of ZeroMQ's, or has nothing to do."""
+    try:
+        text = Path(f"/proc/self/task/{task}/stat").read_text()
+    except OSError:  # it has ended
+        return True
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return not name.startswith("ZMQ") or rest.split()[0] == "S"
+
 
 class Pen:
     """Appends events to a trace file."""
@@ -28,7 +51,8 @@ class Pen:
 
 
 class Slow(Engine[dict[str, Any], Any]):
-    """Yields ``items``, waits ``wait`` seconds, yields ``"late"``.
+    """Yields ``items``, waits ``wait`` seconds, yields ``"late"``. While there is a file called as
+    the trace with ``.hold`` behind it, none starts.
 
     ``frames``: items are arrays of that many bytes. ``polite``: a stop ends the wait, with
     ``"last"`` as the final item. ``ask`` = ``"leases"``: yields how many frames are lent.
@@ -36,6 +60,11 @@ class Slow(Engine[dict[str, Any], Any]):
 
     def __init__(self, trace: str) -> None:
         self.pen = Pen(trace)
+        self.held = f"{trace}.hold"
+
+    async def on_start(self) -> None:
+        while os.path.exists(self.held):  # noqa: ASYNC110, ASYNC240 - the test has made it
+            await asyncio.sleep(0.01)
 
     async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[Any]:
         if request.get("ask") == "leases":
@@ -47,15 +76,14 @@ class Slow(Engine[dict[str, Any], Any]):
             for number in range(request.get("items", 0)):
                 yield self._item(number, request.get("frames", 0))
             if request.get("items"):
-                # The next turn of the loop but one: what was yielded has left by then.
-                await asyncio.sleep(0.02)
+                await left()
                 self.pen.write("sent", tag)
             if request.get("polite"):
                 await ctx.wait_stopped()
                 self.pen.write("stopped", tag)
                 yield "last"
             else:
-                await asyncio.sleep(request.get("wait", 5.0))
+                await asyncio.sleep(request.get("wait", WAIT))
                 yield "late"
             self.pen.write("completed", tag)
         except asyncio.CancelledError:
@@ -105,7 +133,7 @@ class Inner(Engine[dict[str, Any], float]):
                 while self._started() < request.get("after", 0):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
                 raise ValueError("no luck")
-            await asyncio.sleep(request.get("wait", 5.0))
+            await asyncio.sleep(request.get("wait", WAIT))
             yield 0.0
         finally:
             self.pen.write("ended", tag)
@@ -130,12 +158,15 @@ class Outer(Engine[dict[str, Any], Any]):
 
 
 class Fragile(Engine[dict[str, Any], int]):
-    """Ends its process in the way that it is asked to, after two items."""
+    """Ends its process in the way that it is asked to, after two items, once there is a file
+    ``until``.
+    """
 
     async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[int]:
         yield 0
         yield 1
-        await asyncio.sleep(0.02)
+        while not os.path.exists(request["until"]):  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.01)
         os._exit(request["code"])
 
 

@@ -18,12 +18,22 @@ import numpy as np
 from actors import Actor, Context, Engine, handles
 
 
+async def wait_for_file(path: str) -> None:
+    """Wait until somebody has made it; not at all for ""."""
+    while path and not os.path.exists(path):  # noqa: ASYNC110, ASYNC240 - another process does
+        await asyncio.sleep(0.02)
+
+
 class Counts(Engine[Any, Any]):
-    """Yields ``items`` numbers, one each ``pause`` seconds; without ``items`` it never ends."""
+    """Yields ``items`` numbers, one each ``pause`` seconds; without ``items`` it never ends. The
+    last one is not given before there is a file ``until``.
+    """
 
     async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
         number = 0
         while number != request.get("items", -1):
+            if number == request.get("items", -1) - 1:
+                await wait_for_file(request.get("until", ""))
             yield number
             number += 1
             await asyncio.sleep(request.get("pause", 0.05))
@@ -53,13 +63,20 @@ class Slow(Actor):
 
 
 class Deaf(Actor):
-    """Hears no SIGTERM, and sits in a call that blocks."""
+    """Hears no SIGTERM, and sits in a call that blocks as soon as there is a file ``sits``."""
+
+    def __init__(self, sits: str) -> None:
+        self.sits = Path(sits)
 
     async def on_start(self) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        loop.call_later(0.3, time.sleep, 1000)
+        loop.call_later(0.3, self._sit)
+
+    def _sit(self) -> None:
+        self.sits.touch()
+        time.sleep(1000)
 
 
 class Breaks(Actor):
@@ -80,20 +97,25 @@ class Hurt(NamedTuple):
     how: str
 
 
+def end(how: str) -> None:
+    """End this process so."""
+    what, number = how.split()
+    if what == "exit":
+        os._exit(int(number))
+    os.kill(os.getpid(), int(number))
+
+
 class Victim(Actor):
     """Ends as it is told to."""
 
     @handles(Hurt)
     async def hurt(self, message: Hurt) -> None:
-        what, number = message.how.split()
-        if what == "exit":
-            os._exit(int(number))
-        os.kill(os.getpid(), int(number))
+        end(message.how)
 
 
 async def ends(request: str, ctx: Context) -> None:
     """As ``Victim``, in a stream."""
-    await Victim().hurt(Hurt(request))
+    end(request)
 
 
 async def draws(request: Any, ctx: Context) -> list[float]:
@@ -117,7 +139,17 @@ class NoModel(Actor):
 
 
 class Shot(Actor):
-    """Dies of a signal a moment after its start."""
+    """Ends its process as ``Victim`` does, a moment after its node is up: not while it starts."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
 
     async def on_start(self) -> None:
-        asyncio.get_running_loop().call_later(0.5, os.kill, os.getpid(), signal.SIGSEGV)
+        asyncio.get_running_loop().call_later(0.1, self._look)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        if os.path.exists(f"{self.runtime.run}/node.json"):
+            loop.call_later(0.3, end, self.how)
+        else:
+            loop.call_later(0.05, self._look)

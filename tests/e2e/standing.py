@@ -17,9 +17,9 @@ from actors.cluster.launcher import find_node
 from actors.kernel.ref import Ref
 from actors.messages import Inspect, Record
 from tests.ports import free_address
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE, LONG, wait_until
 
-_START = 30.0
+_START = 120.0
 ROADS = ["node", "nodes"]
 
 
@@ -132,7 +132,7 @@ def standing(spec: NodeSpec | list[NodeSpec], road: str = "node") -> Iterator[St
 
 async def inspect(ref: Ref) -> dict[str, Any]:
     """What an actor says it carries, and its counters."""
-    async with ref.stream(Inspect(), timeout=5.0) as answers:
+    async with ref.stream(Inspect(), timeout=DEADLINE) as answers:
         async for answer in answers:
             found: dict[str, Any] = answer
             return found
@@ -150,7 +150,7 @@ async def wait_idle(client: Client, router: str = "router") -> None:
         carried = [await inspect(client.ref(name)) for name in names]
         return not any(each["in_flight"] or each["queued"] for each in carried)
 
-    await wait_until(idle, what="occupancy is back to 0")
+    await wait_until(idle, LONG, "occupancy is back to 0")
 
 
 async def wait_returned(client: Client) -> None:

@@ -30,8 +30,8 @@ from actors.messages import (
 from tests.e2e.engines import ECHO
 from tests.e2e.raw import RawHome, raw_home
 from tests.e2e.slow import SLOW, node
-from tests.e2e.watching import Trace, inspect, kill, wait_idle
-from tests.waiting import TICK, wait_until
+from tests.e2e.watching import Trace, inspect, kill, stop, wait_idle
+from tests.waiting import DEADLINE, wait_until
 from transport.bus.address import Address
 from transport.wire.message import Message
 
@@ -40,7 +40,7 @@ NIL = b"\xc0"
 
 async def opened(client: Client, home: RawHome) -> tuple[ResponseStream, int]:
     """A stream of the client's whose number ``home`` knows, with no peer so far."""
-    stream = client.stream(SLOW, {"wait": 5.0})
+    stream = client.stream(SLOW, {})
     await stream.__aenter__()
     (number,) = client.runtime.home.streams
     return stream, number
@@ -75,13 +75,13 @@ async def test_a_false_engine_ends_its_stream_with_an_error(tmp_path: Path) -> N
         router = client.ref("router").address
         with raw_home(cluster.nodes[0].folder) as home:
             for case in range(len(wrong_ends(0, home.address))):
-                kill(router.pid, signal.SIGSTOP)  # the true engine does not hear of it so far
+                stop(router.pid)  # the true engine does not hear of it so far
                 stream, number = await opened(client, home)
                 messages, expected = wrong_ends(number, home.address)[case]
                 for each in messages:
                     home.send(client.runtime.address, each)
                 with pytest.raises(expected):
-                    await asyncio.wait_for(read(stream), 20 * TICK)
+                    await asyncio.wait_for(read(stream), DEADLINE)
                 await stream.aclose()
                 kill(router.pid, signal.SIGCONT)
                 assert client.runtime.home.streams == {}
@@ -116,7 +116,7 @@ async def test_nonsense_ends_no_engine_and_no_other_stream(tmp_path: Path) -> No
         async with client.stream(SLOW, {"tag": "good", "items": 1, "polite": True}) as good:
             assert await anext(good) == 0
             with raw_home(cluster.nodes[0].folder) as home:
-                home.open(router, 1, SLOW, {"tag": "raw", "wait": 0.5})
+                home.open(router, 1, SLOW, {"tag": "raw", "polite": True})
                 # It goes a hop further than what follows, which must not overtake it.
                 await wait_until(lambda: "raw" in trace.tags("started"), what="its start")
                 for target in (engine, router, client.runtime.address):
@@ -127,6 +127,9 @@ async def test_nonsense_ends_no_engine_and_no_other_stream(tmp_path: Path) -> No
                 await home.ended(2)
                 assert home.got(End, 2)[0].error is None
                 await home.settled(engine)
+                assert home.got(End, 1) == []
+                home.send(engine, Stop(home.address.incarnation, 1, "enough"), control=True)
+                await home.ended(1)
             good.stop()
             assert [item async for item in good] == ["last"]
         assert "twice" not in trace.tags("started")

@@ -16,7 +16,7 @@ from tests.e2e.cancel_engines import Work
 from tests.e2e.slow import SLOW, node
 from tests.e2e.standing import Standing, cluster_on
 from tests.e2e.watching import Trace, inspect, kill, program, wait_idle
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import DEADLINE, LONG, wait_until
 
 
 @pytest.mark.parametrize("kind", ["leave", "kill", "aclose", "task", "stop"])
@@ -69,7 +69,7 @@ async def test_b85_a_cancel_that_races_the_start_is_never_lost(
     async with cluster.client() as client:
         for number in range(1000):
             stream = await client.stream(
-                SLOW, {"tag": number, "polite": how == "stop", "wait": 1.0}
+                SLOW, {"tag": number, "polite": how == "stop"}
             ).__aenter__()
             if number % 3 == 1:
                 await asyncio.sleep(0)  # the Open has left, the cancel has not
@@ -83,7 +83,7 @@ async def test_b85_a_cancel_that_races_the_start_is_never_lost(
                     with contextlib.suppress(Cancelled):
                         assert [item async for item in stream] in (["last"], [])
         await wait_idle(client, SLOW)
-        # A handler that starts too late would complete after its second of waiting.
+        # A handler whose cancel was lost would wait on, and not be idle before long.
         await trace.until("ended", trace.count("started"))
         if how == "kill":
             assert trace.count("completed") == 0
@@ -95,7 +95,7 @@ async def test_b85_a_task_cancelled_at_once_leaves_nothing_running(
 ) -> None:
     async with cluster.client() as client:
         for number in range(500):
-            call = asyncio.create_task(client.call(SLOW, {"tag": number, "wait": 1.0}))
+            call = asyncio.create_task(client.call(SLOW, {"tag": number}))
             for _ in range(number % 4):
                 await asyncio.sleep(0)
             call.cancel()
@@ -116,10 +116,10 @@ async def test_b87_cancels_overtake_a_full_wait_queue(tmp_path: Path, road: str)
             )
             for n in range(1001)
         ]
-        await wait_until(lambda: queued(client, SLOW, 1000), 300 * TICK)
+        await wait_until(lambda: queued(client, SLOW, 1000), LONG)
         assert client.cancel("call-500")
         assert client.cancel("call-0")
-        done, _ = await asyncio.wait([calls[0], calls[500]], timeout=PATIENCE)
+        done, _ = await asyncio.wait([calls[0], calls[500]], timeout=DEADLINE)
         assert len(done) == 2
         await trace.until("cancelled")
         await trace.until("started", 2)
@@ -143,7 +143,7 @@ async def test_b87_cancels_overtake_a_full_mailbox(tmp_path: Path) -> None:
     async with Cluster(NodeSpec(name="a", actors=[worker])) as cluster, cluster.client() as client:
         ref = client.ref("worker")
         asks = [asyncio.create_task(ref.ask(Work(n, 300.0), timeout=None)) for n in range(1001)]
-        await wait_until(lambda: queued(client, "worker", 1000), 300 * TICK)
+        await wait_until(lambda: queued(client, "worker", 1000), LONG)
         asks[500].cancel()
         asks[0].cancel()
         await trace.until("cancelled")
@@ -157,7 +157,7 @@ async def test_b87_cancels_overtake_a_full_mailbox(tmp_path: Path) -> None:
             return bool(found["in_flight"] == 1 and found["queued"] == 0)
 
         await wait_until(empty)
-        assert await ref.ask(Work(2000, 0.0), timeout=PATIENCE) == 2000
+        assert await ref.ask(Work(2000, 0.0), timeout=DEADLINE) == 2000
         assert "500" not in trace.tags("started")
 
 
@@ -174,7 +174,7 @@ async def test_b88_a_unary_call_ends_with_its_client(cluster: Standing, trace: T
 
         folder = cluster.folder
         with program("tests.e2e.caller", folder, SLOW, "5", '{"wait": 60.0}', "call") as caller:
-            await trace.until("started", 6, within=300 * TICK)
+            await trace.until("started", 6, within=LONG)
             kill(caller.pid)
             await trace.until("cancelled", 6)
         await wait_idle(watcher, SLOW)
@@ -184,13 +184,18 @@ async def test_b88_a_unary_call_ends_with_its_client(cluster: Standing, trace: T
 async def test_b90_a_deadline_reaches_calls_of_calls(tmp_path: Path, road: str) -> None:
     trace = Trace(tmp_path)
     async with cluster_on(nested(trace), road) as cluster, cluster.client() as client:
-        began = time.monotonic()
-        with pytest.raises(DeadlineExceeded, match=r"t\.outer\.go.*0\.5 s"):
-            await client.call("t.outer.go", {}, timeout=0.5)
-        assert 0.49 < time.monotonic() - began < PATIENCE  # the engines would take twice as long
+        for limit in (0.5, 4.0, 16.0):  # on a busy machine both engines may begin too late
+            trace.clear()
+            began = time.monotonic()
+            with pytest.raises(DeadlineExceeded, match=rf"t\.outer\.go.*{limit:g} s"):
+                await client.call("t.outer.go", {}, timeout=limit)
+            assert limit - 0.01 < time.monotonic() - began < limit + DEADLINE
+            await wait_idle(client, "t.outer.go", "t.inner.go")
+            if trace.count("started") == 2:
+                break
         await trace.until("ended", 2)
         (remaining,) = [each for each in trace.events() if each.what.startswith("remaining=")]
-        assert 0 < float(remaining.what.partition("=")[2]) < 0.5
+        assert 0 < float(remaining.what.partition("=")[2]) < limit
         await wait_idle(client, "t.outer.go", "t.inner.go")
 
 
@@ -214,9 +219,7 @@ async def test_b91_an_abort_hits_exactly_the_request_it_names(tmp_path: Path, ro
     async with cluster_on(node(trace, replicas=3), road) as cluster, cluster.client() as client:
         ids = ["req-1", "req-10", "req-100"]
         calls = {
-            each: asyncio.create_task(
-                client.call(SLOW, {"tag": each, "wait": 20.0}, request_id=each)
-            )
+            each: asyncio.create_task(client.call(SLOW, {"tag": each}, request_id=each))
             for each in ids
         }
         await trace.until("started", 3)

@@ -21,7 +21,7 @@ from tests.e2e.slow import SLOW, node
 from tests.e2e.standing import Standing, cluster_on
 from tests.e2e.test_cancel import nested, queued
 from tests.e2e.watching import Trace, inspect, kill, wait_idle
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import DEADLINE, wait_until
 
 #: What is done by hand is done on the engines' own node.
 NEAR = pytest.mark.parametrize("slow", ["node"], indirect=True)
@@ -65,10 +65,10 @@ async def test_b93_who_waits_for_the_next_item_hears_of_the_cancel(
                 await trace.until("started", items + 1)
                 assert client.cancel("it", reason="a change of mind")
                 with pytest.raises(Cancelled, match="a change of mind"):
-                    await asyncio.wait_for(waiting, PATIENCE)
+                    await asyncio.wait_for(waiting, DEADLINE)
                 for _ in range(2):
                     with pytest.raises(Cancelled):
-                        await asyncio.wait_for(anext(stream), PATIENCE)
+                        await asyncio.wait_for(anext(stream), DEADLINE)
         await wait_idle(client, SLOW)
 
 

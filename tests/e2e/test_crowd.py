@@ -10,7 +10,7 @@ import socket
 from actors import Client, Cluster, EngineSpec, NodeSpec, RouterSpec
 from actors.errors import CallHomeError
 from actors.kernel.peers import start_time
-from tests.waiting import TICK, wait_until
+from tests.waiting import DEADLINE, LONG, PATIENCE, wait_until
 from transport.bus.address import inbox_path
 
 ECHO = EngineSpec("t.echo.go", "tests.e2e.bus_engines:echo")
@@ -35,9 +35,9 @@ async def test_b84_more_clients_than_descriptors_end_nobody() -> None:
                 if refused > 3:
                     break
             assert refused
-            assert await old.call(ECHO.endpoint, 1, timeout=10) == 1
+            assert await old.call(ECHO.endpoint, 1, timeout=DEADLINE) == 1
         assert all(map(runs, pids))
-        await wait_until(lambda: served(cluster), 100 * TICK, "new clients are served again")
+        await wait_until(lambda: served(cluster), LONG, "new clients are served again")
 
 
 def runs(pid: int) -> bool:
@@ -47,7 +47,7 @@ def runs(pid: int) -> bool:
 async def served(cluster: Cluster) -> bool:
     try:
         async with cluster.client() as client:
-            return bool(await client.call(ECHO.endpoint, 1, timeout=2) == 1)
+            return bool(await client.call(ECHO.endpoint, 1, timeout=PATIENCE) == 1)
     except CallHomeError:
         return False
 
@@ -67,4 +67,4 @@ async def test_b84_a_stranger_who_connects_without_end_ends_nobody() -> None:
                     caller.connect(path)
             await asyncio.sleep(0.5)
             assert runs(engine.pid)
-            assert await old.call(ECHO.endpoint, 1, timeout=10) == 1
+            assert await old.call(ECHO.endpoint, 1, timeout=DEADLINE) == 1

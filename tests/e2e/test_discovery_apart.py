@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from actors import Cluster, IngressSpec, NodeSpec
 from actors.cluster.node import Ps
-from tests.e2e.launchers import LONG, ROOT
+from tests.e2e.launchers import ROOT
 from tests.e2e.watching import inspect
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 
 #: A launcher with defaults throughout; it makes 100 calls for each line that it reads.
 LAUNCHER = """

@@ -9,6 +9,7 @@ import zmq
 
 from actors import Cluster, EngineSpec, NodeSpec, RouterSpec
 from actors.messages import Bye
+from tests.waiting import DEADLINE, LONG
 from transport.bus.address import inbox_path
 from transport.wire.message import BatchWriter
 
@@ -24,7 +25,7 @@ async def main():
         for record in client.records():
             client.runtime.send(record.address, Drain(0.0), control=True)
         for number in range(5):
-            assert await client.call("t.echo.go", number, timeout=5) == number
+            assert await client.call("t.echo.go", number, timeout=30) == number
             await asyncio.sleep(0.05)
         assert {"node", "engine", "router"} == {each.kind for each in client.records()}
 
@@ -36,7 +37,7 @@ async def test_b52_a_drain_that_a_stranger_asks_for_is_refused() -> None:
     async with Cluster(NodeSpec(engines=[ECHO], routers=[RouterSpec()])) as cluster:
         command = (sys.executable, "-c", STRANGER, cluster.name)
         stranger = await asyncio.create_subprocess_exec(*command)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LONG):
             assert await stranger.wait() == 0
         async with cluster.client() as client:
             assert await client.call(ECHO.endpoint, 1) == 1
@@ -54,4 +55,4 @@ async def test_b33_who_is_taken_for_dead_and_calls_again_is_answered() -> None:
             stranger.send(batch)
             stranger.close(500)
         await asyncio.sleep(0.3)  # it is read: nothing shows it
-        assert await client.call(ECHO.endpoint, 2, timeout=5) == 2
+        assert await client.call(ECHO.endpoint, 2, timeout=DEADLINE) == 2

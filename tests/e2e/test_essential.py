@@ -11,7 +11,7 @@ import pytest
 
 from actors import Client, Cluster, Context, EngineSpec, NodeSpec, RouterSpec
 from actors.errors import CallHomeError
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import LONG, wait_until
 
 CORE, OTHER = "t.core.work", "t.core.other"
 
@@ -21,7 +21,7 @@ async def core(request: Any, ctx: Context) -> AsyncIterator[Any]:
     if request == "now":
         os._exit(9)
     yield os.getpid()
-    await asyncio.sleep(PATIENCE)
+    await asyncio.sleep(LONG)
 
 
 async def other(request: Any, ctx: Context) -> Any:
@@ -31,7 +31,7 @@ async def other(request: Any, ctx: Context) -> Any:
 async def until_it_fails(client: Client) -> None:
     """The other engine answers as long as it may."""
     while True:
-        await client.call(OTHER, "", timeout=PATIENCE)
+        await client.call(OTHER, "", timeout=LONG)
 
 
 def node(**router: Any) -> NodeSpec:
@@ -48,7 +48,7 @@ async def test_who_calls_an_essential_engine_is_told_of_its_end_not_of_the_route
     async with Cluster(node()) as cluster, cluster.client() as client:
         pid = client.ref(CORE).address.pid
         with pytest.raises(CallHomeError) as caught:
-            await client.call(CORE, "now", timeout=PATIENCE)
+            await client.call(CORE, "now", timeout=LONG)
         assert f"{CORE} (pid {pid})" in caught.value.message
         assert "exit code 9" in caught.value.message
         assert "router" not in caught.value.message
@@ -58,11 +58,11 @@ async def test_who_calls_an_essential_engine_is_told_of_its_end_not_of_the_route
 
 async def test_who_waits_or_comes_later_is_told_the_first_cause() -> None:
     async with Cluster(node(queue=8, busy_streams=1)) as cluster, cluster.client() as client:
-        async with client.stream(CORE, "", timeout=PATIENCE) as items:
+        async with client.stream(CORE, "", timeout=LONG) as items:
             pid = await anext(items)
-            waiting = asyncio.create_task(client.call(CORE, "", timeout=PATIENCE))
+            waiting = asyncio.create_task(client.call(CORE, "", timeout=LONG))
             await wait_until(lambda: client.runtime.home.streams.__len__() == 2, what="it is sent")
-            await client.call(OTHER, "", timeout=PATIENCE)  # behind it on the road to the router
+            await client.call(OTHER, "", timeout=LONG)  # behind it on the road to the router
             os.kill(pid, 9)
             with pytest.raises(CallHomeError, match="killed by SIGKILL"):
                 await anext(items)

@@ -19,7 +19,7 @@ from actors.cluster.node import Ps
 from actors.cluster.stopping import stop_node
 from actors.errors import CallHomeError, NoWorkers, PeerLost, SpawnError
 from tests.e2e.process_engines import Hurt
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import DEADLINE, LONG, PATIENCE, TICK, wait_until
 
 ENGINES = "tests.e2e.process_engines"
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,22 +83,27 @@ async def test_b49_b58_the_dead_are_named_and_the_living_serve() -> None:
                 await client.call("t.ends.go", how, instance=address.incarnation)
             for word in (name, str(address.pid), words):
                 assert word in str(caught.value), caught.value
-            assert time.monotonic() - began < PATIENCE
+            assert time.monotonic() - began < DEADLINE
         for n, (how, words) in enumerate(hurts[:2]):
             address = client.ref(f"v{n}").address
             with pytest.raises(PeerLost) as lost:
                 await client.ref(f"v{n}").ask(Hurt(how))
             assert words in str(lost.value)
             assert f"v{n} (pid {address.pid})" in str(lost.value)
-        rows = await client.ref("node").ask(Ps())
-        failed = [row["name"] for row in rows if row["role"] == "engine" and row["state"] != "up"]
-        assert failed == ["t.ends.go-0", "t.ends.go-1", "t.ends.go-2"]
+
+        async def failed() -> bool:
+            rows = await client.ref("node").ask(Ps())
+            engines = {row["name"]: row["state"] for row in rows if row["role"] == "engine"}
+            down = [name for name, state in engines.items() if state != "up"]
+            return down == ["t.ends.go-0", "t.ends.go-1", "t.ends.go-2"]
+
+        await wait_until(failed, what="three are down")
         with pytest.raises(CallHomeError):  # the last one
             await client.call("t.ends.go", "exit 3")
 
         async def nobody() -> bool:
             try:
-                await client.call("t.ends.go", "exit 3", timeout=1.0)
+                await client.call("t.ends.go", "exit 3", timeout=PATIENCE)
             except NoWorkers:
                 return True
             except CallHomeError:
@@ -121,30 +126,33 @@ async def test_b48_what_an_actor_started_ends_with_it_in_whatever_group(killed: 
             os.kill(leader, signal.SIGKILL)
             await wait_until(lambda: gone([leader, group]))
     try:
-        assert gone([leader, group])
+        await wait_until(lambda: gone([leader, group]))  # one that was killed has to run for it
         assert not gone([session])  # what is to outlive its actor does
     finally:
         os.kill(session, signal.SIGKILL)
 
 
 async def test_b55_who_hears_no_sigterm_is_killed_and_that_is_told(
+    tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    spec = NodeSpec(
-        actors=[ActorSpec("deaf", f"{ENGINES}:Deaf")], settings=Settings.load(stop_grace=1.0)
-    )
+    sits = str(tmp_path / "sits")
+    # The others hear it, and need their time on a busy machine.
+    settings = Settings.load(stop_grace=3.0)
+    deaf = ActorSpec("deaf", f"{ENGINES}:Deaf", args={"sits": sits})
+    spec = NodeSpec(actors=[deaf], settings=settings)
     async with Cluster(spec) as cluster:
         (info,) = cluster.nodes
         (pid,) = [child.pid for child in info.children if child.name == "deaf"]
-        await asyncio.sleep(5 * TICK)
+        await wait_until(lambda: os.path.exists(sits), what="it sits in a call")
         began = time.monotonic()
-        stopped = await stop_node(info, 6 * PATIENCE)
-        assert time.monotonic() - began < PATIENCE
+        stopped = await stop_node(info, LONG)
+        assert time.monotonic() - began < DEADLINE
         assert stopped.in_order
         assert stopped.killed == [f"actor 'deaf' (pid {pid})"]
         assert gone([pid])
     assert (
-        f"actor 'deaf' (pid {pid}) did not stop within 1 s and was killed" in capfd.readouterr().err
+        f"actor 'deaf' (pid {pid}) did not stop within 3 s and was killed" in capfd.readouterr().err
     )
 
 
@@ -162,11 +170,11 @@ async def test_b57_a_crash_loop_is_braked_and_ends(tmp_path: Path) -> None:
 
         async def failed() -> bool:
             await asyncio.sleep(TICK)
-            assert await client.call("t.echo.go", 1, timeout=PATIENCE) == 1
+            assert await client.call("t.echo.go", 1, timeout=DEADLINE) == 1
             rows = await client.ref("node").ask(Ps())
             return [row["state"] for row in rows if row["name"] in lives] == ["failed"] * 2
 
-        await wait_until(failed, 12 * PATIENCE)
+        await wait_until(failed, 2 * LONG)
     for name, life in lives.items():
         times = [float(line) for line in (tmp_path / name).read_text().split()]
         assert len(times) == 6
@@ -184,7 +192,7 @@ async def test_b61_a_clean_stop_says_nothing_of_errors(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    _, err = await asyncio.wait_for(process.communicate(), 6 * PATIENCE)
+    _, err = await asyncio.wait_for(process.communicate(), LONG)
     text = err.decode()
     assert process.returncode == 0, text
     for word in ("ERROR", "error", "Traceback", "Exception", "Warning"):
@@ -196,6 +204,7 @@ import asyncio
 from actors import Cluster, EngineSpec, NodeSpec, Settings, connect
 
 async def main():
+    asyncio.get_running_loop().slow_callback_duration = 60.0  # slowness is no error
     settings = Settings.load(drain_limit=0.2)
     spec = NodeSpec(
         engines=[EngineSpec("t.counts.go", "tests.e2e.process_engines:Counts"),

@@ -16,7 +16,6 @@ from actors.cluster.folder import folders
 from tests.cli.tool import Tool
 from tests.e2e.launchers import (
     LAUNCHER,
-    LONG,
     ROOT,
     children,
     command_line,
@@ -27,7 +26,7 @@ from tests.e2e.launchers import (
     toml,
     unknown,
 )
-from tests.waiting import require_root, wait_until_sync
+from tests.waiting import LONG, require_root, wait_until_sync
 
 
 @pytest.fixture

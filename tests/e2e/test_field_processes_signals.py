@@ -21,7 +21,6 @@ from actors.cluster.folder import folders
 from actors.cluster.sweep import sweep_stale
 from tests.cli.tool import Tool, Up, up
 from tests.e2e.launchers import (
-    LONG,
     PLAYERS,
     ROOT,
     children,
@@ -34,14 +33,14 @@ from tests.e2e.launchers import (
     runs,
     toml,
 )
-from tests.waiting import PATIENCE, wait_until_sync
+from tests.waiting import LONG, wait_until_sync
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_b48_a_launcher_that_is_killed_leaves_nothing(number: int) -> None:
     with launcher() as (process, pids, listen):
         process.send_signal(number)
-        assert process.wait(PATIENCE) == -number
+        assert process.wait(LONG) == -number
         nothing_left(pids, listen)
 
 
@@ -120,7 +119,7 @@ def test_b48_a_terminal_that_closes_ends_a_script() -> None:
     with launcher(stdin=slave, stderr=slave, preexec_fn=own_terminal) as (process, pids, listen):
         os.close(slave)
         os.close(master)
-        assert process.wait(PATIENCE) == -signal.SIGHUP
+        assert process.wait(LONG) == -signal.SIGHUP
         nothing_left(pids, listen)
 
 
@@ -181,7 +180,7 @@ def test_b54_hammered_signals_leave_nothing(tool: Tool, tmp_path: Path, gap: flo
             running.process.send_signal(number)
             time.sleep(gap)
         running.wait()
-        assert folders(run_root()) == []
+        wait_until_sync(lambda: folders(run_root()) == [], what="the run folder is empty")
         assert "Traceback" not in running.text
     wait_until_sync(lambda: not mine(), what="no process is left")
 
@@ -203,8 +202,8 @@ def essential(code: str) -> str:
     return f"""
 [[actors]]
 name = "core"
-actor = "tests.e2e.process_engines:Breaks"
-args = {{ file = "/dev/null", life = 1.5, code = {code} }}
+actor = "tests.e2e.process_engines:Shot"
+args = {{ how = "exit {code}" }}
 restart = "never"
 essential = true
 """
@@ -250,7 +249,8 @@ import asyncio, sys
 from actors import ActorSpec, Cluster, NodeSpec
 
 async def main():
-    core = ActorSpec("core", "tests.e2e.process_engines:Shot", restart="never", essential=True)
+    core = ActorSpec("core", "tests.e2e.process_engines:Shot", args={"how": "signal 11"},
+                     restart="never", essential=True)
     rest = [ActorSpec(f"r{n}", "tests.cluster.workers:Counter") for n in range(3)]
     async with Cluster(NodeSpec(actors=[core, *rest])) as cluster:
         name, how = await cluster.wait_ended()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from actors import Cluster, Context, EngineSpec, NodeSpec
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import DEADLINE, LONG, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 GO, SYNC = "t.fork.go", "t.fork.sync"
@@ -37,12 +37,12 @@ async def test_a_fork_that_comes_back_to_the_loop_of_its_engine_ends() -> None:
     async with Cluster(NodeSpec(engines=engines)) as cluster, cluster.client() as client:
         for endpoint in (GO, SYNC):
             pid = client.ref(endpoint).address.pid
-            async with client.stream(endpoint, "fork", timeout=PATIENCE) as items:
+            async with client.stream(endpoint, "fork", timeout=DEADLINE) as items:
                 child, parent = [item async for item in items]
             assert child
             assert parent == pid
-            await wait_until(lambda child=child: ended(child), 5 * PATIENCE, "the fork ends")
-            async with client.stream(endpoint, "", timeout=PATIENCE) as items:
+            await wait_until(lambda child=child: ended(child), LONG, "the fork ends")
+            async with client.stream(endpoint, "", timeout=DEADLINE) as items:
                 assert [item async for item in items] == [0, pid]
 
 
@@ -66,7 +66,7 @@ async def main():
             if not child:
                 {what}
             else:
-                deadline = time.monotonic() + 20
+                deadline = time.monotonic() + 60
                 code = None
                 while code is None and time.monotonic() < deadline:
                     pid, status = os.waitpid(child, os.WNOHANG)
@@ -105,7 +105,7 @@ def test_a_fork_that_leaves_the_block_ends_and_the_cluster_stays(
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * LONG,
         check=False,
     )
     assert found.stdout == f"code {code}\nleft\n", found.stderr

@@ -18,7 +18,7 @@ from actors.cluster.launcher import Cluster
 from actors.errors import CallHomeError
 from actors.kernel.ref import Ref
 from actors.messages import Inspect
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import DEADLINE, LONG, wait_until, wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +55,7 @@ class Trace:
     def count(self, what: str) -> int:
         return len(self.events(what))
 
-    async def until(self, what: str, count: int = 1, within: float = 50 * TICK) -> None:
+    async def until(self, what: str, count: int = 1, within: float = DEADLINE) -> None:
         """Wait until ``what`` has happened ``count`` times."""
         await wait_until(
             lambda: self.count(what) >= count, within, f"{count} times {what!r} in the trace"
@@ -66,7 +66,7 @@ async def inspect(client: Client | Cluster, name: str) -> dict[str, Any]:
     """What an actor carries; empty while it does not live."""
     try:
         ref: Ref = client.ref(name)
-        async with ref.stream(Inspect(), timeout=PATIENCE) as answers:
+        async with ref.stream(Inspect(), timeout=DEADLINE) as answers:
             async for answer in answers:
                 found: dict[str, Any] = answer
                 return found
@@ -88,7 +88,7 @@ async def idle(client: Client | Cluster, *engines: str, router: str = "router") 
 
 
 async def wait_idle(
-    client: Client | Cluster, *engines: str, router: str = "router", within: float = 2 * PATIENCE
+    client: Client | Cluster, *engines: str, router: str = "router", within: float = LONG
 ) -> None:
     """Wait until permits, places and queue places are back."""
 
@@ -101,6 +101,17 @@ async def wait_idle(
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     """Send a signal to one process."""
     os.kill(pid, number)
+
+
+def stop(pid: int) -> None:
+    """Have a process stand: it does nothing more from when this returns."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def stands() -> bool:
+        tasks = Path(f"/proc/{pid}/task").glob("*/stat")
+        return all(each.read_text().rpartition(")")[2].split()[0] == "T" for each in tasks)
+
+    wait_until_sync(stands, what="all threads have stopped")
 
 
 @contextlib.contextmanager
