@@ -78,6 +78,19 @@ class NotWellAfter(Echo):
         yield request
 
 
+class Holds(Engine[Any, Any]):
+    """Yields 0, and 1 once ``file`` is there."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    async def generate(self, request: Any, ctx: Context) -> AsyncIterator[Any]:
+        yield 0
+        while not self.file.exists():  # noqa: ASYNC110 - the test makes it
+            await asyncio.sleep(0.02)
+        yield 1
+
+
 class Endless(Engine[Any, Any]):
     """Yields one item, then waits for ever."""
 
