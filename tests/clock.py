@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import DEADLINE
+from tests.waiting import DEADLINE, LONG, TICK
 
 
 class Clock:
@@ -27,6 +27,13 @@ class Clock:
     def turn(self, seconds: float) -> None:
         """So much time is over: all timers that were set for it are due in the next turn."""
         self._ahead += seconds
+
+    async def pass_time(self, seconds: float) -> None:
+        """The same by steps of a quarter second: all that looks at times goes on meanwhile."""
+        for _ in range(round(4 * seconds)):
+            self.turn(0.25)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -80,3 +87,13 @@ async def turns() -> AsyncIterator[Turns]:
         yield found
     finally:
         del selector.select, loop.call_at
+
+
+async def steady(value: Callable[[], int]) -> int:
+    """The value, once it has stayed the same for ten looks on end."""
+    patience, last, same = time.monotonic() + LONG, value(), 0
+    while same < 10:
+        assert time.monotonic() < patience, f"it has not come to rest, and is {last}"
+        await asyncio.sleep(TICK / 2)
+        last, same = value(), same + 1 if value() == last else 0
+    return last

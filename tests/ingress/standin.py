@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
-from tests.waiting import PATIENCE
+from tests.waiting import DEADLINE
 
 _ids = itertools.count(1)
 
@@ -57,7 +57,7 @@ class Half:
     async def frame(self) -> tuple[bytes, bytes] | None:
         """The next frame; None at the end of the socket, or when it breaks off."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DEADLINE):
                 h, b, _ = struct.unpack(">QQQ", await self.reader.readexactly(24))
                 header, body = await self.reader.readexactly(h), await self.reader.readexactly(b)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -130,7 +130,7 @@ class Asked:
     async def half(self, stream_type: str = "response") -> Half:
         """The socket that the worker dialled for this half."""
         waiting = self._requester.arrived(self.subjects[stream_type])
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             return await asyncio.shield(waiting)
 
     def dialled(self, stream_type: str = "response") -> bool:
@@ -237,7 +237,7 @@ class Requester:
     async def reply(self) -> bytes:
         """The next reply."""
         assert self._requests is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             (length,) = struct.unpack(">I", await self._requests[0].readexactly(4))
             return await self._requests[0].readexactly(length)
 

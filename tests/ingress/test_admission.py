@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,12 @@ from actors.errors import SpecError
 from actors.ingress.actor import IngressActor
 from actors.kernel.stage import StageError
 from actors.messages import Accept, Inspect, Kill
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.ingress.engines import Chat, Held, echo
 from tests.ingress.rig import rig
 from tests.ingress.test_relay import both
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, wait_until
 
 
 async def test_conformance_05_an_unknown_path(tmp_path: Path) -> None:
@@ -163,14 +164,13 @@ async def test_an_envelope_cut_at_every_byte(tmp_path: Path) -> None:
 
 
 async def test_b134_a_home_that_does_not_listen_any_more(tmp_path: Path) -> None:
-    async with rig(tmp_path) as at:
+    async with rig(tmp_path, connect_timeout=2 * LONG) as at:
         path = await at.engine(Held)
         await at.requester.stop_listening()
-        asked_at = time.monotonic()
         asked = await at.requester.ask(path, {})
         assert asked.reply == b""
+        # At once, and not when the limit of the dial is over.
         await wait_until(lambda: at.errors.get("response_stream") == 1)
-        assert time.monotonic() - asked_at < 20 * TICK
         await at.idle()
         engine: Any = at.engines[0].handler.engine
         assert engine.begun == []
@@ -231,14 +231,15 @@ async def test_an_ingress_that_stops_says_so(tmp_path: Path) -> None:
     assert engine.ended == ["killed"]
 
 
-async def test_a_wait_for_a_place_ends_with_the_deadline(tmp_path: Path) -> None:
-    async with rig(tmp_path, ingress_pool=1, call_timeout=3 * TICK) as at:
+async def test_a_wait_for_a_place_ends_with_the_deadline(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, ingress_pool=1, call_timeout=LONG) as at:
         path = await at.engine(Held)
         first = await (await at.requester.ask(path, {})).half()
         await first.frame()
         waiting = await at.requester.ask(path, {})
         assert waiting.reply == b""
         assert not waiting.dialled()
+        clock.turn(LONG)
         prologue = (await waiting.answer()).prologue
         assert "its time was over" in prologue["error"]
         first.close()

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -20,10 +19,12 @@ from actors.errors import SpecError
 from actors.ingress import advertised
 from actors.ingress.actor import IngressActor
 from actors.ingress.advertised import chosen, loopback, members, told
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.e2e.test_two_nodes import Cable
 from tests.e2e.test_two_nodes import cable as cable
 from tests.ingress.rig import rig
-from tests.waiting import TICK, wait_until
+from tests.waiting import DEADLINE, LONG, TICK, wait_until
 from transport.callhome.net import Net
 
 
@@ -51,14 +52,14 @@ def warning(actor: IngressActor) -> str:
 
 
 async def warned(actor: IngressActor) -> str:
-    await wait_until(lambda: warning(actor), 100 * TICK, "the ingress is warned")
+    await wait_until(lambda: warning(actor), what="the ingress is warned")
     return warning(actor)
 
 
 async def checked(actor: IngressActor) -> None:
     """Wait until it has found itself."""
     assert actor._checking is not None
-    await asyncio.wait_for(asyncio.shield(actor._checking), 100 * TICK)
+    await asyncio.wait_for(asyncio.shield(actor._checking), DEADLINE)
 
 
 async def test_who_is_reached_at_what_he_tells_says_nothing(
@@ -104,18 +105,18 @@ async def test_nobody_somebody_else_and_no_such_name_are_told(
 
 
 async def test_silence_is_told_in_time_and_delays_no_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    monkeypatch.setattr(advertised, "_PATIENCE", 10 * TICK)
+    monkeypatch.setattr(advertised, "_PATIENCE", LONG)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        began = time.monotonic()
         async with door(tmp_path, advertise=address) as actor:
             assert actor.facts() == {"via": address}  # it serves, and the check goes on
+            await asyncio.sleep(TICK)
             assert warning(actor) == ""
+            clock.turn(LONG)
             text = await warned(actor)
-            assert time.monotonic() - began >= 10 * TICK
-            assert f"nobody has answered there within {10 * TICK:g} s" in text
+            assert f"nobody has answered there within {LONG:g} s" in text
             assert "no way back to this machine itself" in text
 
 
@@ -124,8 +125,10 @@ async def test_what_was_wrong_and_is_mended_is_told(
 ) -> None:
     caplog.set_level(logging.WARNING, "callhome.ingress")
     monkeypatch.setattr(advertised, "_AGAIN", TICK)
-    with socket.create_server(("127.0.0.1", 0)) as held:
+    with socket.socket() as held:  # nobody listens there, until this one does
+        held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
+        listening = held.dup()
     async with door(tmp_path, advertise=f"127.0.0.1:{port}") as actor:
         await warned(actor)
         bound = actor._server.address if actor._server is not None else ""
@@ -137,7 +140,7 @@ async def test_what_was_wrong_and_is_mended_is_told(
             for each in (there[1], writer):
                 each.close()
 
-        forward = await asyncio.start_server(carry, "127.0.0.1", port)
+        forward = await asyncio.start_server(carry, sock=listening)
         await checked(actor)
         assert warning(actor) == ""
         assert f"this node is reached at 127.0.0.1:{port}" in caplog.records[-1].getMessage()

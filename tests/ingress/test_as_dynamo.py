@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from actors.errors import AllBusy, EngineError, Overloaded, WorkerUnavailable
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.router import engines
 from tests.router.nodes import Node, node
 from tests.router.rig import RouterRig, router_rig
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 
 GO, CHAT, MIRROR = "t.far.go", "t.far.chat", "t.far.mirror"
 
@@ -35,7 +37,7 @@ async def pair(
     ]
     async with node(tmp_path / "b", *there, **settings) as far:
         records = [each._replace(speaks="", codec=codec) for each in far.records]
-        async with router_rig(tmp_path / "a", *records, overload_lease=0.1) as here:
+        async with router_rig(tmp_path / "a", *records, overload_lease=LONG) as here:
             yield here, far
             await here.idle()
             await wait_until(lambda: not far.ingress.streams.table, what="an idle ingress")
@@ -104,7 +106,7 @@ async def test_a_worker_that_finishes_first(tmp_path: Path) -> None:
         assert engines.SEEN == ["began", "ended"]
 
 
-async def test_refusals_are_typed(tmp_path: Path) -> None:
+async def test_refusals_are_typed(tmp_path: Path, clock: Clock) -> None:
     async with pair(tmp_path, ingress_pool=1, ingress_queue=0) as (here, far):
         with pytest.raises(WorkerUnavailable, match=r"use open\(\)"):
             await here.client.call(CHAT, 1)
@@ -115,6 +117,7 @@ async def test_refusals_are_typed(tmp_path: Path) -> None:
             with pytest.raises(AllBusy, match="want of room"):
                 await here.client.call(MIRROR, 1)
         await wait_until(lambda: not far.ingress.streams.table)
+        clock.turn(LONG)
 
         async def served() -> bool:
             with suppress(AllBusy):

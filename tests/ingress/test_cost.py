@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ import pytest
 
 from actors import Context
 from actors.messages import Accept, End, Items, Kill
+from tests.clock import at_once
 from tests.ingress.engines import Held
 from tests.ingress.muxhome import mux_home
 from tests.ingress.rig import Rig, rig
-from tests.waiting import TICK, wait_until
 
 STREAMS, TOKENS = 200, 100
 
@@ -25,31 +25,36 @@ async def token(request: Any, ctx: Context) -> AsyncIterator[Any]:
 
 
 class Watch:
-    """Counts the processor time inside the ingress's own callbacks."""
+    """Counts what is called inside the ingress's own callbacks, and how often these are."""
 
     def __init__(self, at: Rig) -> None:
-        self.spent = 0.0
+        self.calls = self.messages = 0
         runtime = at.ingress.runtime
         for kind in (Items, End, Accept):
             inner = runtime.handler(kind)
 
-            def timed(sender: int, m: Any, inner: Any = inner) -> None:
-                begun = time.thread_time()
-                inner(sender, m)
-                self.spent += time.thread_time() - begun
+            def counted(sender: int, m: Any, inner: Any = inner) -> None:
+                self.messages += 1
+                sys.setprofile(self._called)
+                try:
+                    inner(sender, m)
+                finally:
+                    sys.setprofile(None)
 
-            runtime.on(kind, timed)
+            runtime.on(kind, counted)
+
+    def _called(self, frame: Any, event: str, argument: Any) -> None:
+        self.calls += event in ("call", "c_call")
 
 
 @pytest.mark.parametrize("road", ["nodes of ours", "Dynamo"])
 async def test_b82_tokens_of_200_streams(tmp_path: Path, road: str) -> None:
-    """Engine, ingress and requester share this loop, which runs in debug mode; with a requester
-    of ours all three together take less than the ingress alone may take.
+    """How much the ingress does for a token, counted in calls, of Python and what it is made of;
+    how long that takes, 100 us of a processor at most, is measured in ``perf``.
     """
     async with rig(tmp_path) as at, mux_home(at.requester) as home:
         path = await at.engine(token, capacity=STREAMS)
         watch = Watch(at)
-        begun = time.process_time()
         if road == "Dynamo":
             asked = [await at.requester.ask(path, {}) for _ in range(STREAMS)]
             for each in asked:
@@ -59,10 +64,8 @@ async def test_b82_tokens_of_200_streams(tmp_path: Path, road: str) -> None:
             streams = [await home.ask(path, {}) for _ in range(STREAMS)]
             for stream in streams:
                 assert (await home.ended(stream)).total == TOKENS
-        spent = (time.process_time() - begun) / STREAMS / TOKENS
-        assert watch.spent / STREAMS / TOKENS < 100e-6
-        if road == "nodes of ours":
-            assert spent < 100e-6
+        assert watch.calls / STREAMS / TOKENS < {"nodes of ours": 3, "Dynamo": 30}[road]
+        assert watch.messages / STREAMS / TOKENS < 0.2  # many tokens come in one
         await at.idle()
 
 
@@ -72,10 +75,8 @@ async def test_b82_a_lone_token_waits_for_nothing(tmp_path: Path) -> None:
         engine: Any = at.engines[0].handler.engine
         stream = await home.ask(path, {"after": 1})
         await home.until(Accept, stream)
-        begun = time.monotonic()
         engine.gate.set()
-        await wait_until(lambda: home.items(stream))
-        assert time.monotonic() - begun < TICK / 2
+        await at_once(lambda: home.items(stream), "a token")
         await home.ended(stream)
 
 

@@ -14,9 +14,11 @@ import actors.ingress.foreign as foreign
 from actors.discovery.record import RESERVED
 from actors.ingress.relay import RelayedStream
 from actors.messages import Accept, Kill
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.ingress.engines import Chat, Held, echo
 from tests.ingress.test_relay import both
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, wait_until
 from transport.errors import CallHomeError
 from transport.wire.message import Message
 
@@ -70,16 +72,19 @@ async def test_whatever_a_dial_raises_the_place_comes_back(
 
 
 async def test_a_deadline_ends_a_stream_whose_dial_does_not_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     monkeypatch.setattr(foreign, "dial", hangs)
     monkeypatch.setattr(connections, "dial", hangs)
-    monkeypatch.setattr("actors.ingress.streams.DIAL", TICK)
-    async with both(tmp_path, call_timeout=TICK, connect_timeout=TICK) as (at, home):
+    monkeypatch.setattr("actors.ingress.streams.DIAL", LONG)
+    async with both(tmp_path, call_timeout=LONG, connect_timeout=LONG) as (at, home):
         path = await at.engine(Held)
         await at.requester.ask(path, {})
         await home.ask(path, {})
         assert at.carried() == 4  # two streams, two places
+        clock.turn(LONG)
+        await wait_until(lambda: at.ingress.counters.errors.get("generate") == 2)
+        clock.turn(2 * LONG)  # for those who have no way to be told of it
         await at.idle()
         assert at.ingress.counters.errors["generate"] == 2
 

@@ -11,7 +11,9 @@ import pytest
 from actors.errors import CallHomeError, ConnectionLost, Draining
 from actors.ingress import parting
 from actors.ingress.parting import SETTLE, Parting
-from tests.waiting import TICK, wait_until
+from tests.clock import Clock
+from tests.clock import clock as clock
+from tests.waiting import LONG, TICK, wait_until
 
 GRACE = 2 * TICK
 
@@ -103,10 +105,10 @@ async def test_where_nobody_else_is_in_question_nothing_is_waited_for() -> None:
 
 
 async def test_who_follows_us_is_sent_to_the_successor_once_and_waited_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
-    monkeypatch.setattr(parting, "_WORD", TICK)
-    monkeypatch.setattr(parting, "_GONE", 3 * TICK)
+    monkeypatch.setattr(parting, "_WORD", LONG)
+    monkeypatch.setattr(parting, "_GONE", 3 * LONG)
     around = Around()
     ends = around.parting()
     assert ends.under_way() == 0
@@ -120,13 +122,13 @@ async def test_who_follows_us_is_sent_to_the_successor_once_and_waited_for_a_whi
     assert ends.refusal("served/1") is None  # nothing is refused
     assert ends.under_way() == 1  # what they had asked for may be on its way still
     assert "part" not in around.asked
-    await asyncio.sleep(1.5 * TICK)
+    clock.turn(LONG)
     assert ends.under_way() == 1  # one that does not go
     assert "part" in around.asked
     around.connections = 0
     assert ends.under_way() == 0
     around.connections = 1
-    await asyncio.sleep(2 * TICK)
+    clock.turn(2 * LONG)
     assert ends.under_way() == 0  # it is waited for no longer
 
 

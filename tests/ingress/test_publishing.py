@@ -15,7 +15,7 @@ from actors.messages import Added, Removed, Snapshot
 from tests.discovery.samples import engine
 from tests.ingress.engines import echo
 from tests.ingress.rig import rig
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 
 
 def standing(folder: Path) -> set[int]:
@@ -42,16 +42,16 @@ async def test_the_record_of_who_can_do_nothing_is_withdrawn_and_comes_back(
         verdict = Verdict(code, time.monotonic() - 5.0, "by the test")
         for _ in range(2):
             health._looked({ill: verdict})
-        await at.ingress.publishing.settle(5.0)
+        await at.ingress.publishing.settle(LONG)
         assert standing(folder) == ({well} if hides else {ill, well})
         health._looked({})
-        await at.ingress.publishing.settle(5.0)
+        await at.ingress.publishing.settle(LONG)
         assert standing(folder) == {ill, well}
         # One that goes while it is hidden does not come back.
         health._looked({ill: verdict})
         at.known.registry.remove(ill, None, "killed")
         health._looked({})
-        await at.ingress.publishing.settle(5.0)
+        await at.ingress.publishing.settle(LONG)
         assert standing(folder) == {well}
     assert standing(folder) == set()
 

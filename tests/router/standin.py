@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import DEADLINE, wait_until
 from transport.wire.control import SENTINEL, pack_handshake, pack_prologue
 from transport.wire.envelope import Envelope, Info, read_envelope
 from transport.wire.framing import FrameReader, frame, read_frame
@@ -46,7 +46,7 @@ class Half:
 
     async def read(self) -> tuple[bytes, bytes] | None:
         """The next frame from the router; None at the end of the connection, however it came."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             while not self._came:
                 try:
                     data = await self.reader.read(65536)
@@ -181,7 +181,7 @@ class StandIn:
 
     async def next(self) -> Call:
         """The next request."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             return await self._queue.get()
 
     def hang_up(self) -> None:

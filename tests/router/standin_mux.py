@@ -6,7 +6,7 @@ import asyncio
 from typing import TypeVar
 
 from tests.router.standin import Call, Half, StandIn
-from tests.waiting import PATIENCE
+from tests.waiting import DEADLINE
 from transport.wire.message import BatchReader, BatchWriter, Message
 from transport.wire.mux import ABORT, BATCH, BODY, HEAD, PING, PONG, pack_mux, read_mux
 
@@ -36,7 +36,7 @@ class MuxEnd:
     async def read(self) -> Message | None:
         """The next message; None at the end of the connection."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DEADLINE):
                 while not self._came:
                     head = await self.half.reader.readexactly(HEAD)
                     length, kind, body = read_mux(head)

@@ -15,9 +15,11 @@ import pytest
 from actors import RoutedRequest, WorkerView
 from actors.errors import ActorDead, AllBusy, NoWorkers
 from actors.router.relay import Relay
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.router import policies
 from tests.router.local_rig import GO, LocalRig, local_rig
-from tests.waiting import TICK, wait_until
+from tests.waiting import DEADLINE, LONG, TICK, wait_until
 
 OWN: dict[str, Any] = {"policy": "tests:idlest", "load": lambda target: policies.idlest}
 BOTH = pytest.mark.parametrize("policy", [{}, OWN], ids=["mode", "own"])
@@ -59,10 +61,10 @@ async def test_one_that_nobody_free_is_for_holds_up_nobody(
         async with avoiding(here) as waits:
             (relay,) = here.router._plane.relays.values()
             for number in range(3):  # one after the other, and while the one waits
-                assert await here.call("quick", timeout=20 * TICK) in (0, 1)
+                assert await here.call("quick", timeout=DEADLINE) in (0, 1)
                 await wait_until(lambda: sum(here.loads) == 1)
                 assert not relay.over, number
-            quick = [here.call("quick", timeout=20 * TICK) for _ in range(5)]
+            quick = [here.call("quick", timeout=DEADLINE) for _ in range(5)]
             assert len(await asyncio.gather(*quick)) == 5
             assert not relay.over  # the same one: it has kept its place, and its time
             here.gate.set()
@@ -80,7 +82,7 @@ async def test_those_behind_one_that_nobody_free_is_for_go_on(
         async with avoiding(here):
             second = here.call("second")
             await wait_until(lambda: here.loads == [1, 1])
-            behind = [here.call("quick", timeout=20 * TICK) for _ in range(5)]
+            behind = [here.call("quick", timeout=DEADLINE) for _ in range(5)]
             await wait_until(lambda: here.waiting == 6)
             second.cancel()  # whoever is free now is for those behind only
             assert len(await asyncio.gather(*behind)) == 5
@@ -106,7 +108,7 @@ async def test_one_whose_home_died_ends_no_choices_for_others(tmp_path: Path) ->
         found = await asyncio.gather(*waits, return_exceptions=True)
         assert sum(isinstance(each, ActorDead) for each in found) <= 1
         plane.begin = begin  # type: ignore[method-assign]
-        assert await here.call("quick", timeout=20 * TICK) == 0
+        assert await here.call("quick", timeout=DEADLINE) == 0
 
 
 async def test_one_that_is_cancelled_while_it_is_chosen_for_lets_the_next_go(
@@ -133,18 +135,23 @@ async def test_one_that_is_cancelled_while_it_is_chosen_for_lets_the_next_go(
         assert here.order == ["held 0", "quick"]
 
 
-async def test_who_has_waited_in_vain_is_counted(tmp_path: Path) -> None:
-    router = {"queue": 2, "queue_timeout": 2 * TICK}
+async def test_who_has_waited_in_vain_is_counted(tmp_path: Path, clock: Clock) -> None:
+    router = {"queue": 2, "queue_timeout": LONG}
     async with local_rig(tmp_path, 1, capacity=1, router=router) as here:
         counters = here.router.counters
         await here.held(1)
+        (waits,) = await here.held(1)
+        clock.turn(LONG)
         with pytest.raises(AllBusy, match="queue_timeout"):
-            await here.call()
+            await waits
         assert (counters.refused, counters.errors) == (1, {"all_busy": 1})
         two = [here.call("low", priority=-1) for _ in range(2)]
         await wait_until(lambda: here.waiting == 2)
+        third = here.call()
+        await wait_until(lambda: counters.refused == 2)  # one of those of less priority
+        clock.turn(LONG)
         with pytest.raises(AllBusy, match="queue_timeout"):
-            await here.call()
+            await third
         failed = await asyncio.gather(*two, return_exceptions=True)
         assert {type(each) for each in failed} == {AllBusy}
         assert (counters.refused, counters.errors) == (4, {"all_busy": 4})
@@ -202,7 +209,7 @@ async def test_nobody_waits_for_an_endpoint_whose_last_worker_has_left(
         await here.settled()
         assert here.waiting == 3
         here.told.remove(records[1])
-        async with asyncio.timeout(10 * TICK):
+        async with asyncio.timeout(DEADLINE):
             failed = await asyncio.gather(*waits, return_exceptions=True)
         assert {type(each) for each in failed} == {NoWorkers}, failed
         assert all(str(each) == str(failed[0]) for each in failed)
@@ -228,7 +235,7 @@ async def test_nor_does_who_waited_for_the_policy_when_the_last_one_left(tmp_pat
         record = here.told.records[0]
         here.told.remove(record)
         policies.GO.set()
-        async with asyncio.timeout(10 * TICK):
+        async with asyncio.timeout(DEADLINE):
             failed = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(each) for each in failed} == {NoWorkers}, failed
         here.told.add(record)

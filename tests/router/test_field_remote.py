@@ -21,7 +21,7 @@ from actors.router.actor import RouterActor
 from tests.router import engines
 from tests.router.nodes import node
 from tests.router.rig import RouterRig, Told, router_rig, spec
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 
 GO, CHAT = "t.far.go", "t.far.chat"
 RAN: list[Any] = []
@@ -47,13 +47,13 @@ async def test_b137_100_cuts_run_no_request_twice(tmp_path: Path) -> None:
     on its way, once its handler has run.
     """
     RAN.clear()
-    answered = 0
+    answered = last = 0
     async with (
         node(tmp_path / "b", (GO, Noted, {})) as far,
         router_rig(tmp_path / "a", *far.records, dial_in_timeout=2 * TICK) as here,
     ):
         for number in range(100):
-            call = asyncio.ensure_future(here.client.call(GO, number, timeout=10.0))
+            call = asyncio.ensure_future(here.client.call(GO, number, timeout=LONG))
             for _ in range(number % 15):
                 await asyncio.sleep(0)
             cut_all(here)
@@ -62,9 +62,18 @@ async def test_b137_100_cuts_run_no_request_twice(tmp_path: Path) -> None:
                 answered += 1
             await here.idle()
         await wait_until(lambda: not far.ingress.streams.table, what="an idle ingress")
-        assert await here.client.call(GO, "last", timeout=10.0) == "last"
+
+        async def served() -> bool:  # which may take longer than those who are cut are waited for
+            nonlocal last
+            last += 1
+            with contextlib.suppress(ConnectionLost):
+                return bool(await here.client.call(GO, f"last {last}", timeout=LONG))
+            return False
+
+        await wait_until(served, what="calls are answered again")
     assert len(RAN) == len(set(RAN))
-    assert answered < len(RAN) <= 101, (answered, len(RAN))  # some ran and were not answered
+    ran = [each for each in RAN if isinstance(each, int)]
+    assert answered < len(ran) <= 100, (answered, len(ran))  # some ran and were not answered
 
 
 @pytest.mark.parametrize(
@@ -104,11 +113,11 @@ def test_conformance_33_two_loops_of_a_process_one_after_another(tmp_path: Path)
             node(folder / "b", (GO, Noted, {})) as far,
             router_rig(folder / "a", *far.records) as here,
         ):
-            assert await here.client.call(GO, number, timeout=10.0) == number
+            assert await here.client.call(GO, number, timeout=LONG) == number
             foreign = [each._replace(speaks="", endpoint="t.far.other") for each in far.records]
             for each in foreign:
                 here.told.add(each)
-            assert await here.client.call("t.far.other", number, timeout=10.0) == number
+            assert await here.client.call("t.far.other", number, timeout=LONG) == number
             await here.idle()
 
     for number in range(3):

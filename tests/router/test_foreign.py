@@ -20,10 +20,12 @@ from actors.errors import (
     TooLarge,
     WorkerUnavailable,
 )
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.router.foreign_rig import GO, begun, collected, rig
 from tests.router.rig import far_record, router_rig
 from tests.router.standin import standin
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.wire.control import pack_handshake
 from transport.wire.framing import frame
 
@@ -193,10 +195,13 @@ async def test_conformance_05_06_refusals(
             await task
 
 
-async def test_a_reply_that_never_comes(tmp_path: Path) -> None:
-    async with rig(tmp_path, ack_timeout=TICK) as (here, worker):
+async def test_a_reply_that_never_comes(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, ack_timeout=LONG) as (here, worker):
+        task = asyncio.ensure_future(collected(here))
+        await worker.next()
+        clock.turn(LONG)
         with pytest.raises(DeadlineExceeded):
-            await collected(here)
+            await task
         assert len(worker.calls) == 1
 
 
@@ -312,8 +317,7 @@ async def test_conformance_12_a_worker_removed_before_it_called_home(tmp_path: P
         here.told.remove(here.told.records[0], "its lease ran out")
         with pytest.raises(ConnectionLost, match="its lease ran out"):
             await task
-        half = await call.dial()
-        assert await half.rest() == []
+        assert await (await call.dial()).rest() == []
 
 
 async def test_a_stream_that_runs_survives_the_removal(tmp_path: Path) -> None:

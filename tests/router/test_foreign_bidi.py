@@ -12,10 +12,12 @@ import msgpack
 import pytest
 
 from actors.errors import CallBackFailed, Cancelled, ConnectionLost
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.router.foreign_rig import GO, rig
 from tests.router.rig import RouterRig
 from tests.router.standin import Call, Half, StandIn
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.wire.framing import frame
 
 SENTINEL, STOP, KILL = (b'"sentinel"', b""), (b'"stop"', b""), (b'"kill"', b"")
@@ -184,9 +186,11 @@ async def test_conformance_25_a_client_that_never_sends_and_leaves(tmp_path: Pat
         assert await response.rest() == [KILL]
 
 
-async def test_b124_only_one_half_was_dialled(tmp_path: Path) -> None:
-    async with rig(tmp_path, dial_in_timeout=TICK) as (here, worker), here.client.open(GO) as chat:
+async def test_b124_only_one_half_was_dialled(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, dial_in_timeout=LONG) as (here, worker), here.client.open(GO) as chat:
         _, request = await dialled(worker)
+        await wait_until(lambda: here.awaited() == 1)
+        clock.turn(LONG)
         with pytest.raises(CallBackFailed):
             await anext(chat)
         assert await request.rest() == [KILL]
@@ -194,10 +198,10 @@ async def test_b124_only_one_half_was_dialled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reply", ["never", "lost", "first"])
 async def test_a_response_half_is_due_once_the_request_half_has_come(
-    tmp_path: Path, reply: str
+    tmp_path: Path, reply: str, clock: Clock
 ) -> None:
     async with (
-        rig(tmp_path, dial_in_timeout=TICK, ack_timeout=60.0) as (here, worker),
+        rig(tmp_path, dial_in_timeout=LONG, ack_timeout=10 * LONG) as (here, worker),
         here.client.open(GO) as chat,
     ):
         sending = asyncio.ensure_future(chat.send("x"))
@@ -209,6 +213,11 @@ async def test_a_response_half_is_due_once_the_request_half_has_come(
         if reply == "lost":
             call.cut()
             request.abort()
+        await wait_until(lambda: here.awaited() == 1)  # the other half
+        if reply != "never":
+            requests = here.actor._plane.requests
+            await wait_until(lambda: not requests.statistics()["unanswered"])
+        clock.turn(LONG)
         with pytest.raises(CallBackFailed, match="only for the request"):
             await anext(chat)
 

@@ -15,7 +15,7 @@ from actors.router.member import Member
 from tests.router.foreign_rig import GO, collected
 from tests.router.rig import RouterRig, far_record, router_rig
 from tests.router.standin import Call, Half, StandIn, standin
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 
 
 class Pair:
@@ -62,7 +62,8 @@ async def pair(tmp_path: Path, **settings: Any) -> AsyncIterator[Pair]:
     """At the end nothing of any stream is left."""
     async with standin() as one, standin() as two:
         records = [far_record(one.via, GO, 1), far_record(two.via, GO, 2)]
-        async with router_rig(tmp_path, *records, **settings) as here:
+        rest = {"overload_lease": LONG, "quarantine": LONG} | settings
+        async with router_rig(tmp_path, *records, **rest) as here:
             yield Pair(here, {1: one, 2: two})
             await here.idle()
             assert here.awaited() == 0

@@ -33,10 +33,12 @@ from actors.messages import (
     Open,
     Stop,
 )
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.router.rig import RouterRig, far_record, router_rig
 from tests.router.standin import StandIn, standin
 from tests.router.standin_mux import MuxEnd, connect, number
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.bus.address import Address
 from transport.wire.codec import encode
 from transport.wire.control import pack_handshake
@@ -74,14 +76,14 @@ def start(here: RouterRig, request: Any = None, **options: Any) -> asyncio.Task[
 
 async def test_what_the_envelope_says(tmp_path: Path) -> None:
     async with rig(tmp_path) as (here, worker):
-        task = start(here, {"a": 1}, request_id="mine", metadata={"k": "v"}, timeout=30.0)
+        task = start(here, {"a": 1}, request_id="mine", metadata={"k": "v"}, timeout=1000.0)
         call, end = await connect(worker)
         sent = call.envelope
         assert (call.value, sent.id, sent.request_type) == ({"a": 1}, "mine", "single_in")
         assert sent.connection.transport == "callhome_mux_v1"
         assert sent.connection.text("incarnation") == f"{here.actor.address.incarnation:x}"
         metadata = dict(sent.metadata)
-        assert 25.0 < float(metadata.pop("x-callhome-remaining")) <= 30.0
+        assert 900.0 < float(metadata.pop("x-callhome-remaining")) <= 1000.0
         assert metadata.pop("x-callhome-window") == "256,16777216"
         assert metadata == {"k": "v"}
         end.send(items(number(call), 0, 1, 2), End(number(call), 2, None))
@@ -128,11 +130,14 @@ async def test_one_connection_serves_all_and_its_subject_is_for_one(tmp_path: Pa
         assert await asyncio.gather(*tasks) == [[0], [1], [2]]
 
 
-async def test_b124_accepted_and_never_called_back(tmp_path: Path) -> None:
-    async with rig(tmp_path, dial_in_timeout=TICK) as (here, worker):
+async def test_b124_accepted_and_never_called_back(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, dial_in_timeout=LONG, ack_timeout=10 * LONG) as (here, worker):
         task = start(here)
         call = await worker.next()
         call.reply()
+        requests = here.actor._plane.requests
+        await wait_until(lambda: not requests.statistics()["unanswered"])
+        clock.turn(LONG)
         with pytest.raises(CallBackFailed, match="did not call back") as caught:
             await task
         assert call.envelope.connection.text("address") in str(caught.value)

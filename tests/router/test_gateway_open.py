@@ -8,8 +8,11 @@ import pytest
 
 from actors.errors import ConnectionLost, WorkerLost, WorkerUnavailable
 from actors.messages import End, Open
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.router.standin_mux import connect, number
 from tests.router.test_gateway import items, rig, start
+from tests.waiting import LONG, wait_until
 from transport.errors import to_wire
 from transport.wire.codec import encode
 
@@ -20,7 +23,7 @@ async def test_streams_after_the_first_are_opened_over_the_connection(tmp_path: 
         call, end = await connect(worker)
         end.send(End(number(call), 0, None))
         assert await first == []
-        task = start(here, 7, request_id="r", metadata={"a": "b"}, timeout=30.0)
+        task = start(here, 7, request_id="r", metadata={"a": "b"}, timeout=1000.0)
         sent = await end.find(Open)
         settings = here.runtime.settings
         assert sent.home == here.actor.address
@@ -34,7 +37,7 @@ async def test_streams_after_the_first_are_opened_over_the_connection(tmp_path: 
         assert (sent.metadata, sent.request_id) == ({"a": "b"}, "r")
         assert (sent.router, sent.reports) == (None, [])
         assert sent.remaining is not None
-        assert 29 < sent.remaining <= 30
+        assert 900 < sent.remaining <= 1000
         assert sent.stream != number(call)
         end.send(items(sent.stream, 0, 1), End(sent.stream, 1, None))
         assert await task == [1]
@@ -89,10 +92,13 @@ async def test_b137_what_was_opened_over_the_connection_is_not_sent_twice(tmp_pa
         assert caught.value.details["sent"] == "maybe"
 
 
-async def test_a_worker_whose_death_is_told_before_its_streams_end(tmp_path: Path) -> None:
+async def test_a_worker_whose_death_is_told_before_its_streams_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     """Its record goes at once, what it has sent may still be on its way: the node has the last
     word, if it comes soon.
     """
+    monkeypatch.setattr("actors.router.muxed._LAST_WORD", LONG)
     async with rig(tmp_path) as (here, worker):
         first = start(here)
         call, end = await connect(worker)
@@ -108,6 +114,8 @@ async def test_a_worker_whose_death_is_told_before_its_streams_end(tmp_path: Pat
             await dead
         assert caught.value.details["instance"] == str(record.instance)
         end.send(items(numbers[1], 0, 1))
+        await wait_until(lambda: here.runtime.home.streams[3].seq == 1)
+        clock.turn(LONG)
         with pytest.raises(ConnectionLost, match="killed by SIGKILL") as lost:
             await silent
         assert lost.value.details["sent"] == "maybe"

@@ -13,13 +13,19 @@ from typing import Any
 import pytest
 
 from actors.errors import CallHomeError, NoWorkers
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.router import engines
 from tests.router.nodes import node
 from tests.router.rig import RouterRig, router_rig
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 
 GO = "t.far.go"
 ENGINE: tuple[str, type, dict[str, Any]] = (GO, engines.Count, {})
+#: Nobody listens there.
+GONE = "127.0.0.1:1"
+#: For streams that shall not have waited in vain.
+PATIENT: dict[str, Any] = {"connect_timeout": LONG}
 
 
 @contextmanager
@@ -42,7 +48,7 @@ def asked(here: RouterRig, endpoint: str = GO, **options: Any) -> asyncio.Task[l
 async def test_a_router_that_has_just_started_routes_at_once(tmp_path: Path) -> None:
     async with (
         node(tmp_path / "b", ENGINE) as far,
-        router_rig(tmp_path / "a", peers=(far.ingress.reached,)) as here,
+        router_rig(tmp_path / "a", peers=(far.ingress.reached,), **PATIENT) as here,
     ):
         assert not here.actor.peers.connected
         tasks = [asked(here) for _ in range(20)]
@@ -54,7 +60,7 @@ async def test_a_router_that_has_just_started_routes_at_once(tmp_path: Path) -> 
 async def test_what_no_peer_serves_is_told_when_all_have_answered(tmp_path: Path) -> None:
     async with (
         node(tmp_path / "b", ENGINE) as far,
-        router_rig(tmp_path / "a", peers=(far.ingress.reached, "127.0.0.1:1")) as here,
+        router_rig(tmp_path / "a", peers=(far.ingress.reached, GONE), **PATIENT) as here,
     ):
         words = (
             r"unknown here; did you mean 't.far.go'\? \(served: t.far.go; peer 127.0.0.1:1 cannot"
@@ -64,13 +70,17 @@ async def test_what_no_peer_serves_is_told_when_all_have_answered(tmp_path: Path
         assert here.actor.peers.connected
 
 
-async def test_a_peer_that_does_not_answer_is_waited_for_and_named(tmp_path: Path) -> None:
+async def test_a_peer_that_does_not_answer_is_waited_for_and_named(
+    tmp_path: Path, clock: Clock
+) -> None:
     with silent() as peer:
-        limits: dict[str, Any] = {"connect_timeout": 5 * TICK, "ack_timeout": 10 * TICK}
+        late = dict.fromkeys(("ack_timeout", "dial_in_timeout", "prologue_timeout"), 10 * LONG)
+        limits: dict[str, Any] = PATIENT | late
         async with router_rig(tmp_path, peers=(peer,), **limits) as here:
             here.actor.patience = TICK  # that peer reads no good-bye either
             task = asked(here)
             await wait_until(lambda: len(here.actor._held._held) == 1)
+            clock.turn(LONG)
             words = rf"peers \({peer}\) have not answered yet; try again"
             with pytest.raises(NoWorkers, match=words) as failed:
                 await task
@@ -78,13 +88,14 @@ async def test_a_peer_that_does_not_answer_is_waited_for_and_named(tmp_path: Pat
             with pytest.raises(NoWorkers, match=words):
                 await asked(here)  # not held again
             assert here.actor.counters.refused == 2  # the one that has waited, too
+            clock.turn(10 * LONG)  # that the router has asked itself ends, too
             await wait_until(lambda: not here.permits and not here.actor._held._held)
 
 
 @pytest.mark.parametrize("how", ["stop", "kill", "drop"])
 async def test_a_stream_that_waits_can_be_cancelled(tmp_path: Path, how: str) -> None:
     with silent() as peer:
-        async with router_rig(tmp_path, peers=(peer,), connect_timeout=30.0) as here:
+        async with router_rig(tmp_path, peers=(peer,), **PATIENT) as here:
             here.actor.patience = TICK
             held = here.actor._held._held
             async with here.client.stream(GO, {"b": bytes(64 << 10)}) as items:
@@ -107,7 +118,7 @@ async def test_a_stream_that_waits_can_be_cancelled(tmp_path: Path, how: str) ->
 async def test_only_so_many_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.router.held._STREAMS", 2)
     with silent() as peer:
-        async with router_rig(tmp_path, peers=(peer,), connect_timeout=30.0) as here:
+        async with router_rig(tmp_path, peers=(peer,), **PATIENT) as here:
             here.actor.patience = TICK
             tasks = [asked(here) for _ in range(2)]
             await wait_until(lambda: len(here.actor._held._held) == 2)
@@ -133,7 +144,7 @@ async def test_a_peer_that_cannot_be_seen_is_logged_soon_and_named(
         router_rig(tmp_path / "a", peers=(far.ingress.reached,), **settings) as here,
     ):
         peer = far.ingress.reached
-        await wait_until(lambda: here.actor.peers.failures, 100 * TICK)
+        await wait_until(lambda: here.actor.peers.failures)
         words = (
             f"peer {peer} cannot be seen: it took the request and did not call back to 127.9.9.9:"
         )

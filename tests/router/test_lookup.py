@@ -19,7 +19,7 @@ from actors.messages import Accept, End, Items
 from tests.router.rig import RouterRig, far_record, router_rig
 from tests.router.standin import StandIn, standin
 from tests.router.standin_mux import OWN, connect, number
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.bus.address import Address
 from transport.wire.codec import encode
 
@@ -45,7 +45,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
             return real(host, *arguments, **more)
         assert threading.current_thread() is not threading.main_thread()
         found.asked += 1
-        assert found.may.wait(10)
+        assert found.may.wait(LONG)
         if found.trouble is not None:
             raise found.trouble
         return real("127.0.0.1", *arguments, **more)
@@ -63,7 +63,7 @@ async def named(
     async with standin() as worker:
         far = far_record(worker.via.replace("127.0.0.1", NAME), **fields)
         near = far_record(worker.via, NEAR, 0xDEF)
-        async with router_rig(tmp_path, far, near, connect_timeout=5.0) as here:
+        async with router_rig(tmp_path, far, near, connect_timeout=LONG) as here:
             yield here, worker
             worker.hang_up()
             await here.idle()

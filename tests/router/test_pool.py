@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
+import sys
 from collections import Counter
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -280,17 +282,28 @@ def test_who_left_on_trial_and_comes_back_is_tried_again() -> None:
 def test_what_a_fault_costs_does_not_grow_with_the_workers_or_their_streams() -> None:
     """A switch dies: ten times the workers fail, each for ten times the looks at the others."""
 
-    def cost(workers: int, streams: int) -> float:
-        rig = Rig(workers, "random")
+    def cost(workers: int, streams: int) -> int:
+        """In steps of Python."""
+        rig, steps = Rig(workers, "random"), 0
         sent = [rig.send(instance=1 + number % workers) for number in range(streams)]
-        began = time.process_time()
-        for each in sent:
-            rig.end(*each, "connection.lost")
-        return time.process_time() - began
 
-    cost(100, 300)
-    assert cost(3000, 3000) < 40 * max(cost(300, 300), 0.001)
-    assert cost(2, 4000) < 40 * max(cost(2, 400), 0.001)
+        def counted(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal steps
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            steps += event == "opcode"
+            return counted
+
+        before = sys.gettrace()
+        sys.settrace(counted)
+        try:
+            for each in sent:
+                rig.end(*each, "connection.lost")
+        finally:
+            sys.settrace(before)
+        return steps
+
+    assert cost(1000, 1000) < 15 * cost(100, 100)
+    assert cost(2, 2000) < 15 * cost(2, 200)
 
 
 def test_discovery_does_not_undo_a_quarantine() -> None:

@@ -97,7 +97,7 @@ async def test_conformance_31_a_file_that_is_written_anew_between_two_looks(tmp_
     """
     folder = tmp_path / "records"
     one, other = (dynamo(request_plane_codec=codec) for codec in ("msgpack", "json"))
-    path = put(folder, one)
+    put(folder, one)
     reader = DirectoryDiscovery(str(folder), look=0.02)
     try:
         async with router_rig(tmp_path) as here:
@@ -109,8 +109,7 @@ async def test_conformance_31_a_file_that_is_written_anew_between_two_looks(tmp_
             async def written(data: dict[str, object]) -> list[tuple[str, str]]:
                 """What is heard of it by the next look."""
                 before, now = len(ear.heard), time.monotonic()
-                path.unlink()
-                put(folder, data)
+                put(folder, data)  # another file in its place: it is away at no moment
                 await wait_until(lambda: reader._reader._looked > now)
                 looked = reader._reader._looked
                 await wait_until(lambda: reader._reader._looked > looked)

@@ -15,7 +15,7 @@ from tests.router import test_gateway
 from tests.router.foreign_rig import begun, collected, rig
 from tests.router.rig import RouterRig
 from tests.router.standin_mux import connect, number
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import DEADLINE, TICK, wait_until
 from transport.wire.framing import frame
 from transport.wire.plain import final
 
@@ -75,7 +75,7 @@ async def test_a_stranger_that_says_nothing_is_closed_though_the_timer_rested(
         host, _, port = call.envelope.connection.text("address").rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         with pytest.raises(ConnectionResetError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DEADLINE):
                 await reader.read()
         writer.close()
         await wait_until(lambda: not ticks(here))

@@ -24,7 +24,7 @@ from tests.etcd import Etcd
 from tests.router.foreign_rig import GO, collected
 from tests.router.rig import RouterRig, Told, router_rig
 from tests.router.standin import StandIn, standin
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import DEADLINE, wait_until
 
 KEY = "v1/instances/t/far/go/abc"
 
@@ -82,7 +82,7 @@ async def test_c12_a_worker_gone_from_etcd_before_it_dialled_in_ends_both_halves
         await wait_until(lambda: here.awaited() == (2 if many else 1))
         etcd.ctl("lease", "revoke", lease)  # as when it runs out
         with pytest.raises(ConnectionLost, match=r"t\.far\.go"):
-            await asyncio.wait_for(task, PATIENCE)
+            await asyncio.wait_for(task, DEADLINE)
         assert here.awaited() == 0
         half = await call.dial()  # too late: it is turned away
         assert await half.rest() == []
@@ -109,4 +109,4 @@ async def test_c13_nothing_is_sent_to_who_has_just_gone_from_etcd_until_it_is_ba
         await wait_until(lambda: here.actor.members.pools[GO].members, what="it is back")
         task = asyncio.ensure_future(collected(here))
         await (await worker.next()).answer(1)
-        assert await asyncio.wait_for(task, PATIENCE) == [1]
+        assert await asyncio.wait_for(task, DEADLINE) == [1]

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from tests.router.nodes import Node, node
 from tests.router.rig import RouterRig, Told, far_record, router_rig, spec
 from tests.router.standin import Call, standin
 from tests.router.standin_mux import MuxEnd, connect, number
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 from transport.bus.address import Address
 from transport.wire.codec import encode
 
@@ -191,8 +191,7 @@ async def test_streams_of_others_count_and_an_idle_worker_is_known_to_be_idle(
                 2,
                 0,
             )
-        async with asyncio.timeout(2):
-            await until(here, [0])
+        await until(here, [0])
 
 
 async def test_conformance_29_and_b113_a_permit_is_held_to_the_end_or_the_first_error_item(
@@ -289,27 +288,31 @@ async def test_b122_of_loads_the_newest_holds_and_those_of_later_records_are_kep
 async def test_b122_a_node_that_does_not_tell_is_asked_again_with_growing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(reports, "_FIRST_PAUSE", 0.05)
+    pauses: list[float] = []
+
+    async def pausing(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    aside = SimpleNamespace(**vars(asyncio) | {"sleep": pausing})
+    monkeypatch.setattr(reports, "asyncio", aside)
     async with standin() as far:
         record = far_record(f"{far.address}/1/t/far/go", GO, 1, speaks=SPEAKS)
         async with router_rig(tmp_path, record, follows=True) as here:
-            loop = asyncio.get_running_loop()
-            times = []
-            for _ in range(4):
+            for _ in range(9):
                 call = await far.next()
-                times.append(loop.time())
                 call.reply(f"Server unavailable: nothing is served at path {OCCUPANCY!r}".encode())
-            pauses = [later - sooner for sooner, later in pairwise(times)]
-            assert pauses[0] < pauses[1] < pauses[2]
+            await wait_until(lambda: len(pauses) >= 8)
+            assert pauses[:8] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
             assert here.actor.counters.errors == {}
-            await asyncio.wait_for(asyncio.shield(served(here, far)), 5)
+            await asyncio.wait_for(asyncio.shield(served(here, far)), LONG)
             assert loads(here) == [0]
     assert not [each for each in caplog.records if each.levelname not in ("DEBUG", "INFO")]
 
 
 async def served(here: RouterRig, far: Any) -> None:
     """A stream to such a node, which counts by its permit."""
-    task = asyncio.ensure_future(here.client.call(GO, "x", timeout=5))
+    task = asyncio.ensure_future(here.client.call(GO, "x", timeout=LONG))
     while (call := await far.next()).path == OCCUPANCY:
         call.reply(b"Server unavailable: still not")
     assert loads(here) == [1]

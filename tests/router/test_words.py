@@ -12,11 +12,13 @@ import pytest
 from actors.errors import AllBusy, ConnectionLost, EngineError, Overloaded
 from actors.kernel.runtime import Runtime
 from actors.messages import End, Open, Report
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.router import engines
 from tests.router.local_rig import GO, LocalRig, local_rig
 from tests.router.nodes import node
 from tests.router.rig import far_record, router_rig
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.errors import from_wire
 
 CHAT: tuple[str, type, dict[str, Any]] = ("t.far.chat", engines.Chat, {})
@@ -34,11 +36,11 @@ def told(here: LocalRig, number: int, code: str) -> None:
 
 async def test_b119_a_connection_that_an_engine_has_lost_is_its_caller_s(tmp_path: Path) -> None:
     """Also while somebody is in trouble, when the router looks at how all streams end."""
-    async with local_rig(tmp_path, 3, capacity=1) as here:
+    async with local_rig(tmp_path, 3, capacity=1, overload_lease=LONG) as here:
         await here.held(3)
         with pytest.raises(Overloaded):
             await here.call(instance=here.members[0].carried.instance)
-        await wait_until(lambda: here.members[0].state == "leased", TICK)
+        await wait_until(lambda: here.members[0].state == "leased")
         told(here, 1, "connection.lost")
         assert here.members[1].state == "free"
         assert not here.pool.faults
@@ -58,7 +60,7 @@ async def test_b119_a_handler_that_has_lost_somebody_of_its_own(tmp_path: Path) 
 
 async def test_engines_that_are_full_are_all_busy_to_the_next_one(tmp_path: Path) -> None:
     """No limit is set: the router learns it of the engines, the first caller as well."""
-    async with local_rig(tmp_path, 2, capacity=1) as here:
+    async with local_rig(tmp_path, 2, capacity=1, overload_lease=LONG) as here:
         await here.held(2)
         for _ in range(2):
             with pytest.raises(AllBusy) as caught:
@@ -124,22 +126,26 @@ async def test_b113_nor_is_one_of_another_node_late(tmp_path: Path) -> None:
 
 
 async def test_a_wait_ends_at_the_deadline_of_a_stream_whose_home_does_not_mind(
-    tmp_path: Path,
+    tmp_path: Path, clock: Clock
 ) -> None:
     """Its Open alone says how long; a home of ours would end it by itself."""
-    async with local_rig(tmp_path, 1, capacity=1, router={"queue": 9}) as here:
+    async with local_rig(
+        tmp_path, 1, capacity=1, router={"queue": 9, "queue_timeout": 9 * LONG}
+    ) as here:
         await here.held(1)
         home = Runtime(run=str(tmp_path), name="raw")
         try:
             ends: list[End] = []
             home.on(End, lambda sender, m: ends.append(m))
-            rest: tuple[Any, ...] = ([], [], 8, 8, 2 * TICK, {}, "r-1")
+            rest: tuple[Any, ...] = ([], [], 8, 8, 5 * LONG, {}, "r-1")
             m = Open(7, home.address, GO, False, "msgpack", True, b"\xc0", *rest)
             home.port.send(here.router.address, m)
             await wait_until(lambda: here.waiting == 1)
-            began = time.monotonic()
+            clock.turn(4 * LONG)
+            await asyncio.sleep(TICK)
+            assert not ends
+            clock.turn(LONG)
             await wait_until(lambda: ends)
-            assert TICK < time.monotonic() - began < 4 * TICK
             assert ends[0].stream == 7
             assert ends[0].error is not None
             error = from_wire(*ends[0].error)
