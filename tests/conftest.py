@@ -83,6 +83,8 @@ async def _checked(test: Coroutine[object, object, None]) -> None:
         untold.append(f"{context['message']}: {context.get('exception')!r}")
 
     loop.set_exception_handler(note)
+    # On a busy machine any step of a loop may be slow; the log is for what a test makes happen.
+    loop.slow_callback_duration = float("inf")
     await test
     me = asyncio.current_task()
     deadline = time.monotonic() + GRACE

@@ -17,7 +17,7 @@ ECHO = EngineSpec("test.echo.one", engine="tests.cluster.workers:Echo")
 
 
 async def _call(client: Client) -> Any:
-    return await client.call("test.echo.one", 1, timeout=1.0)
+    return await client.call("test.echo.one", 1, timeout=60.0)
 
 
 USES: dict[str, Callable[[Client], Any]] = {

@@ -27,12 +27,12 @@ from actors.messages import Added, Record, Removed, Snapshot
 from tests.etcd import Etcd
 from tests.ingress.rig import rig
 from tests.router.rig import router_rig
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.bus.address import Address
 from transport.shm.segment import start_time
 
 BACKENDS = ("registry", "directory", "etcd", "peers", "merged")
-PATIENCE = 200 * TICK
+PATIENCE = LONG
 Key = tuple[int, str]
 Kind = tuple[str, Etcd | None]
 
@@ -152,10 +152,10 @@ def in_etcd(stack: AsyncExitStack, etcd: Etcd) -> Source:
     from actors.discovery.etcd import EtcdDiscovery
     from actors.discovery.etcd_publisher import EtcdPublisher
 
-    publisher = EtcdPublisher(etcd.address, reached="127.0.0.1:7400", ingress=1, ttl=5.0)
+    publisher = EtcdPublisher(etcd.address, reached="127.0.0.1:7400", ingress=1, ttl=LONG)
     publisher.start()
     stack.push_async_callback(publisher.close)
-    found = EtcdDiscovery(etcd.address, ttl=5.0)
+    found = EtcdDiscovery(etcd.address, ttl=LONG)
     stack.callback(found.stop)
     return Source(found, publisher.changed)
 

