@@ -28,6 +28,9 @@ SHAPES: Final = {
 }
 #: What a caller does before the end; most do nothing.
 ACTIONS: Final = {"": 66, "leave": 8, "stop": 8, "kill": 6, "cancel": 6, "by_id": 6}
+#: The deadline of most streams: far more than ``perf.chaos.tally.QUIET``, which is to tell who
+#: waits for what is lost.
+LONG: Final = 40.0
 #: Whom a signal is for; those of the second node are not there all the time.
 TARGETS: Final = {
     "engine": 40,
@@ -207,7 +210,7 @@ def _kind(shape: str, dice: random.Random) -> str:
 def _timeout(dice: random.Random) -> float:
     kind = dice.random()
     if kind < 0.7:
-        return 20.0
+        return LONG
     low, high = (2.0, 8.0) if kind < 0.92 else (0.02, 1.0)
     return round(dice.uniform(low, high), 3)
 

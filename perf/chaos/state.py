@@ -26,6 +26,8 @@ SYNC: Final = "chaos.threads"
 CAPACITY: Final = 32
 _MUST_BE_ZERO: Final = ("in_flight", "queued", "permits", "memory.slots", "memory.lent")
 _INCARNATION: Final = re.compile(r"\.[0-9a-f]{8,16}\.")
+#: Seconds that an actor may take to say how it is, on a machine that has others to serve.
+_ANSWER: Final = 20.0
 _KINDS: Final = ("engine", "router", "ingress", "actor", "node")
 
 
@@ -71,6 +73,12 @@ async def read(client: Client, folder: str) -> State:
     return state
 
 
+def missing(client: Client, state: State) -> list[str]:
+    """Names of those of the node who live, and are not in ``state``."""
+    names = [each.address.name for kind in _KINDS for each in living(client, kind)]
+    return [name for name in names if name not in state.actors]
+
+
 def _processes() -> int:
     import psutil
 
@@ -86,7 +94,7 @@ def _own(client: Client) -> dict[str, int]:
 
 async def _inspect(client: Client, name: str) -> dict[str, int]:
     found: dict[str, Any] = {}
-    async with client.ref(name).stream(Inspect(), timeout=5.0) as answers:
+    async with client.ref(name).stream(Inspect(), timeout=_ANSWER) as answers:
         async for answer in answers:
             found = answer
     counters = found.get("counters", {})

@@ -10,8 +10,9 @@ from perf.chaos.plan import Play
 from perf.figures import table
 
 #: Seconds in which a stream may hear nothing while nobody is stopped: a process is started again, a
-#: worker in quarantine is tried again. Who waits longer for his deadline waits for what is lost.
-QUIET: Final = 12.0
+#: worker in quarantine is tried again, on a machine that has others to serve. Who waits longer for
+#: his deadline waits for what is lost.
+QUIET: Final = 25.0
 #: Failures that are shown whole; of the others there is the number.
 _SHOWN = 20
 

@@ -25,8 +25,8 @@ from perf.chaos.plan import Fault, Options, Play, make
 from perf.chaos.player import Played, Player
 from perf.chaos.signals import Signals
 from perf.chaos.state import SLACK, State, differences
-from perf.chaos.tally import Tally
-from tests.waiting import TICK, wait_until, wait_until_sync
+from perf.chaos.tally import QUIET, Tally
+from tests.waiting import LONG, wait_until, wait_until_sync
 from transport.bus.address import Address
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,10 +231,10 @@ def test_every_stream_has_an_account() -> None:
 @pytest.mark.parametrize(
     ("quiet", "stops", "failed"),
     [
-        (20.0, [], True),  # an end, or a credit, that nobody has sent
-        (11.0, [], False),
-        (20.0, [(90.0, 96.0), (81.0, 85.0)], False),  # for ten of twenty seconds
-        (20.0, [(0.0, 70.0), (98.0, 99.0), (98.2, 98.8)], True),
+        (QUIET + 8.0, [], True),  # an end, or a credit, that nobody has sent
+        (QUIET - 1.0, [], False),
+        (QUIET + 8.0, [(90.0, 96.0), (81.0, 85.0)], False),  # for ten of those seconds
+        (QUIET + 8.0, [(0.0, 50.0), (98.0, 99.0), (98.2, 98.8)], True),
     ],
 )
 def test_a_deadline_that_nothing_explains_is_a_failure(
@@ -314,7 +314,7 @@ async def test_signals_reach_their_process_and_none_stays_stopped(
     signals.continue_all()
     await wait_until(lambda: not stopped(), what="it goes on")
     await Signals((Fault(0.0, "term", "client", 0, 0.0),), time.monotonic(), targets).run()
-    await wait_until(lambda: sleeper.poll() == -signal.SIGTERM, 50 * TICK, "it ends")
+    await wait_until(lambda: sleeper.poll() == -signal.SIGTERM, LONG, "it ends")
 
 
 # --------------------------------------------------------------------------- whole runs
@@ -330,7 +330,7 @@ def test_a_short_run_accounts_for_everything(tmp_path: Path) -> None:
     done = subprocess.run(
         command("--minutes", "0.04", "--seed", "5", "--nodes", "1", "--clients", "2",
                 "--every", "0.2", "--json", str(found)),
-        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200,
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=220,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     seen = json.loads(found.read_text())
@@ -353,7 +353,7 @@ def test_ctrl_c_ends_a_run_in_order_and_tells_what_was_seen() -> None:
             if line.startswith("seed 6"):
                 break
         run.send_signal(signal.SIGINT)
-        said, _ = run.communicate(timeout=150)
+        said, _ = run.communicate(timeout=220)
     assert run.returncode == 0, said
     assert "interrupted; seed 6" in said
 
@@ -383,6 +383,6 @@ def test_no_run_leaves_a_client_behind() -> None:
         assert client.stdout is not None
         assert "not in yet" in client.stdout.readline()
         client.stdin.close()
-        wait_until_sync(lambda: client.poll() is not None, 100 * TICK, "the client ends")
+        wait_until_sync(lambda: client.poll() is not None, LONG, "the client ends")
         assert client.returncode == 0
         assert json.loads(client.stdout.read().splitlines()[-1]) == {"ended": True, "tasks": []}
