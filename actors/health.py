@@ -101,13 +101,14 @@ def _of_actor(
     if (since := row.get("since")) is not None:
         text = f"{state} for {since:.1f} s: {reason}"
     bad = True
-    if state == _OVER and row.get("role") == "actor":
-        bad = False  # it had done what it was there for
+    done = state == _OVER and row.get("role") == "actor"  # what it was there for
+    if done:
+        bad = False
     elif not alone and (state in _DRAINS or state == _OVER):
         bad = not _others(row, rows)
     apart = row.get("placed") and state not in _DRAINS
     action = _PLACED if apart else _action(state, name, pid)
-    if state == _OVER and not bad:
+    if done:
         action = ""
     return [Finding(who, text, action, bad), *found]
 

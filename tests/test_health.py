@@ -130,6 +130,9 @@ def test_an_engine_or_a_door_that_has_ended_is_missing_unless_another_serves() -
         "engine e-0 (pid 7): ended: exit code 0; 'callhome restart e-0' starts it again"
     ]
     assert not bad(gone, row("e-1"))
+    assert notes(gone, row("e-1")) == [
+        "engine e-0 (pid 7): ended: exit code 0; 'callhome restart e-0' starts it again"
+    ]
     assert bad(row(), row("router", "router", "ended"))
 
 
