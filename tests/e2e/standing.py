@@ -31,6 +31,8 @@ class Standing:
         self.road = road
         #: Where the clients' node has its sockets.
         self.folder = cluster.nodes[0].folder
+        #: Where other programs reach the first node, if anywhere.
+        self.listen = cluster.nodes[0].listen
         self.pids = {child.name: child.pid for node in cluster.nodes for child in node.children}
 
     def client(self, **settings: Any) -> Client:
