@@ -27,7 +27,7 @@ import numpy as np
 from actors import Client, Cluster, NodeSpec, Settings
 from actors.errors import MemoryExhausted
 from tests.e2e.frame_engines import ECHO, THREAD, WAITS, check
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE, wait_until
 
 MIB = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +101,7 @@ async def memory_of(client: Client, name: str) -> dict[str, Any]:
     from actors.notices import InspectMemory
 
     found: dict[str, Any] = {}
-    async with client.ref(name).stream(InspectMemory(), timeout=10.0) as answers:
+    async with client.ref(name).stream(InspectMemory(), timeout=DEADLINE) as answers:
         async for answer in answers:
             found = answer
     return found
@@ -185,7 +185,7 @@ def small_shm(runs: Sequence[tuple[bool, str, int]] = SMALL_SHM) -> None:
         environ = os.environ | {"CALLHOME_FRAME_ROAD": road}
         command = ["unshare", "-m", "--propagation", "private", "sh", "-c", script]
         done = subprocess.run(
-            command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=50, check=False
+            command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=150, check=False
         )
         tell(f"full: {full}, road: {road}: {done.stdout.strip() or done.stderr.strip()}")
         if done.returncode or "Traceback" in done.stderr:

@@ -33,12 +33,10 @@ from tests.e2e.frame_engines import (
 from tests.e2e.frames import memory_of, wait_free
 from tests.e2e.standing import Standing, standing, wait_idle, wait_returned
 from tests.leaks import shared
-from tests.waiting import PATIENCE, require_root, wait_until
+from tests.waiting import DEADLINE, LONG, require_root, wait_until
 
 KIB, MIB = 1 << 10, 1 << 20
 IDLE = 0.4
-#: How long what has to happen may take on a busy machine, in seconds.
-LONG = 6 * PATIENCE
 CHECKS = EngineSpec(endpoint="m.checks.go", engine=HERE + "checks", name="checks", replicas=3)
 #: Small enough that what is under test is met at once: 4 slots of 1 MiB.
 SMALL: dict[str, Any] = {"arena_step": MIB, "arena_limit": 4 * MIB}
@@ -62,7 +60,7 @@ async def test_b05_a_slot_is_never_reused_while_a_reader_holds_it(
 ) -> None:
     async with node.client() as client:
         request = {"n": 24, "size": MIB}
-        async with client.stream(f"m.{name}.go", request, timeout=60.0) as items:
+        async with client.stream(f"m.{name}.go", request, timeout=2 * LONG) as items:
             kept = [(await anext(items)).array for _ in range(4)]
 
             async def waits() -> bool:
@@ -86,7 +84,7 @@ async def test_b05_a_slot_is_never_reused_while_a_reader_holds_it(
 @pytest.mark.parametrize("name", ["waits", "thread"])
 async def test_the_kill_of_a_stream_ends_its_wait_for_room(node: Standing, name: str) -> None:
     async with node.client() as client:
-        async with client.stream(f"m.{name}.go", {"n": 99, "size": MIB}, timeout=60.0) as items:
+        async with client.stream(f"m.{name}.go", {"n": 99, "size": MIB}, timeout=2 * LONG) as items:
             kept = [await anext(items) for _ in range(4)]
 
             async def waiting(count: int = 1) -> bool:
@@ -106,13 +104,16 @@ async def test_the_kill_of_a_stream_ends_its_wait_for_room(node: Standing, name:
 async def test_waiting_for_room_blocks_nobody_else_and_ends_in_time(node: Standing) -> None:
     async with node.client(**SMALL) as client:
         held = [client.frames.new(MIB, "u1") for _ in range(4)]
-        task = asyncio.create_task(client.frames.wait_new(MIB, "u1", timeout=0.5))
-        assert await client.call("m.echo.go", {"small": 1}, timeout=10.0) == {"small": 1}
+        task = asyncio.create_task(client.frames.wait_new(MIB, "u1", timeout=LONG))
+        assert await client.call("m.echo.go", {"small": 1}, timeout=DEADLINE) == {"small": 1}
         assert [each["size"] for each in client.memory()["waiting"]] == [MIB]
+        task.cancel()
+        await asyncio.wait([task])
+        assert client.memory()["waiting"] == []
         with pytest.raises(MemoryExhausted, match="this process itself"):
-            await task
+            await client.frames.wait_new(MIB, "u1", timeout=0.2)
         array = np.arange(MIB // 2, dtype="u1")  # finds no room: in line
-        assert np.array_equal(await client.call("m.echo.go", array, timeout=10.0), array)
+        assert np.array_equal(await client.call("m.echo.go", array, timeout=DEADLINE), array)
         held.clear()
         await wait_returned(client)
 
@@ -124,7 +125,7 @@ async def test_idle_segments_go_at_both_ends(node: Standing) -> None:
     async with node.client(**SMALL, arena_idle=IDLE) as client:
         for _ in range(2):  # the second time with segments of new numbers
             frame = write(client.frames.new(MIB, "u1"), 5)
-            back = await client.call("m.echo.go", frame, timeout=10.0)
+            back = await client.call("m.echo.go", frame, timeout=DEADLINE)
             check(back.array, 5)
             assert client.memory()["segments"]
             del frame, back
@@ -150,10 +151,10 @@ async def test_b02_a_killed_producer_leaves_nothing_and_disturbs_nobody() -> Non
     spec = NodeSpec(engines=[WAITS, HOLDS], settings=settings)
     async with Cluster(spec) as cluster, cluster.client() as client:
         pids = {child.name: child.pid for child in cluster.nodes[0].children}
-        async with client.stream("m.holds.go", {"n": 10, "size": MIB}, timeout=60.0) as held:
+        async with client.stream("m.holds.go", {"n": 10, "size": MIB}, timeout=2 * LONG) as held:
             assert await anext(held) == 10
             request = {"n": 200, "size": 64 * KIB}
-            async with client.stream("m.waits.go", request, timeout=60.0) as items:
+            async with client.stream("m.waits.go", request, timeout=2 * LONG) as items:
                 number = 0
                 async for frame in items:
                     check(frame.array, number)
@@ -164,7 +165,8 @@ async def test_b02_a_killed_producer_leaves_nothing_and_disturbs_nobody() -> Non
             assert number == 200
             with pytest.raises(PeerLost, match="SIGKILL"):
                 await anext(held)
-        assert shared() == before
+        # The folder of another run of these tests is nobody's for a moment.
+        await wait_until(lambda: shared() <= before, what="no file is left")
         await wait_until(lambda: not _maps_of("holds", client), what="its memory is unmapped")
 
 
@@ -182,10 +184,10 @@ async def test_b08_a_dead_and_a_stopped_reader_hold_up_nobody() -> None:
         answered: dict[str, int] = dict.fromkeys(workers, 0)
 
         async def feed(name: str) -> None:
-            async with client.open("m.checks.go", instance=workers[name], timeout=60.0) as chat:
+            async with client.open("m.checks.go", instance=workers[name], timeout=2 * LONG) as chat:
                 number = 0
-                while number < 40 or (name == third and not ready.is_set()):
-                    frame = await client.frames.wait_new(128 * KIB, "u1", timeout=30.0)
+                while number < 40 or not ready.is_set():  # else one may be done before the others
+                    frame = await client.frames.wait_new(128 * KIB, "u1", timeout=LONG)
                     await chat.send(write(frame, number))
                     assert await chat.recv() == number
                     number += 1
@@ -208,8 +210,8 @@ async def test_b08_a_dead_and_a_stopped_reader_hold_up_nobody() -> None:
         await wait_until(lambda: answered[third] >= at + 50, LONG, "the third goes on")
         assert not tasks[stopped].done()
         os.kill(pids[stopped], signal.SIGCONT)
-        await tasks[stopped]  # the exact sequence, to its end
         ready.set()
+        await tasks[stopped]  # the exact sequence, to its end
         await tasks[third]
         await wait_returned(client)
 
@@ -218,7 +220,7 @@ async def test_b11_segments_that_grow_again_and_again_are_all_read() -> None:
     settings = Settings.load(arena_step=MIB, arena_limit=64 * MIB)
     spec = NodeSpec(engines=[DOUBLING], settings=settings)
     async with Cluster(spec) as cluster, cluster.client() as client:
-        async with client.stream("m.doubling.go", {"n": 19}, timeout=60.0) as items:
+        async with client.stream("m.doubling.go", {"n": 19}, timeout=2 * LONG) as items:
             await asyncio.sleep(0.5)  # what the report asks for: nobody reads for so long
             found = [item async for item in items]
         assert [each.nbytes for each in found] == [64 << n for n in range(19)] + [64]
@@ -233,25 +235,25 @@ async def test_b11_segments_that_grow_again_and_again_are_all_read() -> None:
 async def test_b13_what_is_empty_needs_no_segment(node: Standing) -> None:
     async with node.client() as client:
         sent = {"table": np.zeros((0, 3), "f4"), "bytes": b"", "number": np.array(5.0)}
-        back = await client.call("m.echo.go", sent, timeout=10.0)
+        back = await client.call("m.echo.go", sent, timeout=DEADLINE)
         for name in ("table", "number"):
             assert (back[name].shape, back[name].dtype) == (sent[name].shape, sent[name].dtype)  # type: ignore[attr-defined]
             assert np.array_equal(back[name], sent[name])  # type: ignore[arg-type]
         assert back["bytes"] == b""
-        empty = await client.call("m.echo.go", client.frames.new((0, 3), "f4"), timeout=10.0)
+        empty = await client.call("m.echo.go", client.frames.new((0, 3), "f4"), timeout=DEADLINE)
         assert (empty.shape, empty.dtype.str) == ((0, 3), "<f4")
         assert client.memory()["segments"] == []
 
 
 async def test_b17_no_reader_can_write_and_no_other_sees_it_try(node: Standing) -> None:
     async with node.client() as client:
-        shared = await client.call("m.echo.go", np.full(100_000, 3, "u1"), timeout=10.0)
+        shared = await client.call("m.echo.go", np.full(100_000, 3, "u1"), timeout=DEADLINE)
         with pytest.raises(ValueError, match="read-only"):
             shared[0] = 1
-        first = await client.call("m.spoils.go", shared, timeout=10.0)
+        first = await client.call("m.spoils.go", shared, timeout=DEADLINE)
         assert "read-only" in first["said"]
         assert (first["copy"], first["seen"]) == (9, 3)
-        second = await client.call("m.echo.go", shared, timeout=10.0)
+        second = await client.call("m.echo.go", shared, timeout=DEADLINE)
         assert (second == 3).all()
         del shared, second
         await wait_free(client, "echo")
@@ -261,7 +263,7 @@ async def test_b22_the_error_of_a_handler_is_what_the_caller_gets(node: Standing
     async with node.client() as client:
         frame = write(client.frames.new(100_000, "u1"), 1)
         with pytest.raises(EngineError, match="boom") as failed:
-            await client.call("m.booms.go", frame, timeout=10.0)
+            await client.call("m.booms.go", frame, timeout=DEADLINE)
         assert failed.value.remote_type == "ValueError"
         del frame, failed
         await wait_returned(client)
@@ -273,7 +275,7 @@ async def test_b23_a_reader_that_was_paused_reads_what_was_sent(node: Standing) 
         os.kill(node.pids["echo"], signal.SIGSTOP)
         try:
             frame = write(client.frames.new(MIB, "u1"), 23)
-            task = asyncio.create_task(client.call("m.echo.go", frame, timeout=60.0))
+            task = asyncio.create_task(client.call("m.echo.go", frame, timeout=2 * LONG))
             await asyncio.sleep(2.0)  # twice as long as anybody waits for an answer
             assert not task.done()
         finally:
@@ -292,7 +294,8 @@ async def test_resident_memory_is_flat_over_many_frames(node: Standing) -> None:
     async with node.client() as client:
         seen = await frames.keep_none(client, node.pids["waits"], 3_000, 64 * KIB)
     for end in zip(*seen, strict=True):
-        assert max(end) - end[0] < 4 * MIB, seen
+        # The arena is touched as far as the reader lags behind, which may be late.
+        assert max(end) - end[0] < SMALL["arena_limit"] + 4 * MIB, seen
 
 
 @pytest.mark.parametrize("name", ["waits", "thread"])
@@ -329,7 +332,7 @@ async def test_a_reader_has_one_descriptor_a_segment_and_an_owner_a_few(node: St
         assert len(os.listdir("/proc/self/fd")) - before <= 2 * 20 + 5
         held.clear()
         await wait_until(lambda: not client.memory()["segments"])
-        assert len(os.listdir("/proc/self/fd")) <= before + 5
+        await wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before + 5)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 2 * 20
 
 

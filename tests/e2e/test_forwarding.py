@@ -17,7 +17,7 @@ from actors import Client, Frame, NodeSpec, Settings
 from actors.errors import CallHomeError, EngineError, PeerLost, StaleHandle
 from tests.e2e.forwarding_engines import ALL, FOUR, number_of, stamped
 from tests.e2e.standing import Standing, standing
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE, LONG, wait_until
 
 MAKER, RELAY, SECOND = "f.maker.go", "f.relay.go", "f.second.go"
 LEAF, COUNT = "f.leaf.go", "f.count.go"
@@ -32,7 +32,7 @@ def node() -> Iterator[Standing]:
 
 
 async def memory(client: Client, endpoint: str) -> dict[str, Any]:
-    found: dict[str, Any] = await client.call(endpoint, {"do": "memory"}, timeout=10.0)
+    found: dict[str, Any] = await client.call(endpoint, {"do": "memory"}, timeout=DEADLINE)
     return found
 
 
@@ -93,7 +93,7 @@ async def test_a_frame_that_goes_back_to_its_owner_is_not_copied(node: Standing)
     async with node.client() as client:
         for number in range(5):
             frame = stamped(client.frames.new(SIZE, "u1"), number)
-            value = await client.call(RELAY, {"do": "echo", "value": frame}, timeout=10.0)
+            value = await client.call(RELAY, {"do": "echo", "value": frame}, timeout=DEADLINE)
             assert type(value) is Frame
             assert number_of(value.array) == number
             assert np.shares_memory(value.array, frame.array)
@@ -110,10 +110,10 @@ async def test_frames_are_handed_on_in_requests_and_request_items(node: Standing
         for number in range(5):
             frames = [stamped(client.frames.new(SIZE, "u1"), number), np.zeros(SIZE, "u1")]
             sent = {"do": "send", "to": LEAF, "frames": frames}
-            answer = await client.call(SECOND, sent, timeout=10.0)
+            answer = await client.call(SECOND, sent, timeout=DEADLINE)
             assert answer == {"numbers": [number, -1]}
         request: dict[str, Any] = {"do": "feed", "to": COUNT, "by": [MAKER], "n": 20, "size": SIZE}
-        async with client.stream(SECOND, request, timeout=20.0) as answers:
+        async with client.stream(SECOND, request, timeout=LONG) as answers:
             assert [each async for each in answers] == list(range(20))
         del frames, sent
         assert (await memory(client, SECOND))["allocated"] == 0
@@ -126,12 +126,12 @@ async def test_b05_a_thousand_frames_through_two_hands_come_whole_and_all_go_bac
     async with node.client() as client:
         kept: list[Any] = []
         request = {"do": "pass", "by": [SECOND, MAKER], "n": 100, "size": SIZE}
-        async with client.stream(RELAY, request, timeout=50.0) as items:
+        async with client.stream(RELAY, request, timeout=2 * LONG) as items:
             assert [number_of(each.array) async for each in items] == list(range(100))
         before = (await memory(client, RELAY))["anonymous"]
         request["n"] = 1000
         expected = 0
-        async with client.stream(RELAY, request, timeout=50.0) as items:
+        async with client.stream(RELAY, request, timeout=2 * LONG) as items:
             async for item in items:
                 assert number_of(item.array) == expected
                 if expected < 4:
@@ -155,10 +155,10 @@ async def test_a_stream_that_is_left_gives_back_what_was_handed_on(node: Standin
                     count -= 1
         frames = [stamped(client.frames.new(SIZE, "u1"), 1)]
         ask = {"do": "ask", "to": LEAF, "part": "hold", "frames": frames, "after": 0.2}
-        assert await client.call(SECOND, ask, timeout=10.0) == "left"
+        assert await client.call(SECOND, ask, timeout=DEADLINE) == "left"
         frames = [stamped(client.frames.new(SIZE, "u1"), 1)]
         with pytest.raises(EngineError, match="no"):
-            await client.call(SECOND, ask | {"part": "fail", "frames": frames}, timeout=10.0)
+            await client.call(SECOND, ask | {"part": "fail", "frames": frames}, timeout=DEADLINE)
         del frames, ask
         await wait_all_back(client)
 
@@ -173,7 +173,7 @@ async def next_pid(client: Client, endpoint: str, gone: int) -> None:
             return False
         return pid != gone
 
-    await wait_until(served, timeout=20.0, what=f"{endpoint} is served again")
+    await wait_until(served, timeout=LONG, what=f"{endpoint} is served again")
 
 
 async def test_b02_b23_whoever_dies_or_stops_on_the_way_the_others_get_everything_back() -> None:
@@ -196,7 +196,7 @@ async def one_is_killed(client: Client, who: str) -> None:
     seen: list[Any] = []
     error: CallHomeError | None = None
     try:
-        async with client.stream(RELAY, request, timeout=20.0) as items:
+        async with client.stream(RELAY, request, timeout=LONG) as items:
             async for item in items:
                 seen.append(item.array)
                 del item
@@ -219,7 +219,7 @@ async def one_is_stopped(client: Client, who: str, seconds: float) -> None:
     pid = (await memory(client, who))["pid"]
     request = {"do": "pass", "by": [MAKER], "n": 60, "size": SIZE}
     numbers = []
-    async with client.stream(RELAY, request, timeout=30.0) as items:
+    async with client.stream(RELAY, request, timeout=LONG) as items:
         async for item in items:
             numbers.append(number_of(item.array))
             del item
@@ -236,7 +236,7 @@ async def the_reader_is_stopped(client: Client) -> None:
     sent = {"do": "send", "to": LEAF, "frames": [stamped(client.frames.new(SIZE, "u1"), 3)]}
     os.kill(pid, signal.SIGSTOP)
     asyncio.get_running_loop().call_later(1.2, os.kill, pid, signal.SIGCONT)
-    assert await client.call(SECOND, sent, timeout=15.0) == {"numbers": [3]}
+    assert await client.call(SECOND, sent, timeout=LONG) == {"numbers": [3]}
     del sent
     await wait_all_back(client)
 
@@ -245,8 +245,8 @@ async def the_reader_is_killed(client: Client) -> None:
     """While it looks at what it was handed."""
     pid = (await memory(client, LEAF))["pid"]
     frames = [stamped(client.frames.new(SIZE, "u1"), 1)]
-    ask = {"do": "ask", "to": LEAF, "part": "hold", "frames": frames, "after": 20.0}
-    call = asyncio.ensure_future(client.call(SECOND, ask, timeout=20.0))
+    ask = {"do": "ask", "to": LEAF, "part": "hold", "frames": frames, "after": 120.0}
+    call = asyncio.ensure_future(client.call(SECOND, ask, timeout=LONG))
 
     async def held() -> bool:
         return bool((await memory(client, LEAF))["borrowed"])
@@ -265,12 +265,12 @@ async def test_between_nodes_bytes_go_and_every_lease_comes_back() -> None:
         async with far.client() as client:
             numbers = []
             request = {"do": "pass", "by": [MAKER], "n": 20, "size": SIZE}
-            async with client.stream(RELAY, request, timeout=20.0) as items:
+            async with client.stream(RELAY, request, timeout=LONG) as items:
                 async for item in items:
                     numbers.append(number_of(item.array))
                     # What came is in memory of the router here, and goes out through it again.
                     sent = {"do": "send", "to": LEAF, "frames": [item]}
-                    answer = await client.call(SECOND, sent, timeout=10.0)
+                    answer = await client.call(SECOND, sent, timeout=DEADLINE)
                     assert answer == {"numbers": [numbers[-1]]}
                     del item, sent
             assert numbers == list(range(20))
