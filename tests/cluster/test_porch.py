@@ -16,6 +16,15 @@ def ingress(listen: str) -> ChildSpec:
     return ChildSpec("ingress", {"role": "ingress", "args": args})
 
 
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as sock:
+            sock.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 def reached(port: int) -> bool:
     try:
         socket.create_connection(("127.0.0.1", port), 1.0).close()
@@ -44,6 +53,25 @@ def test_a_port_outlives_who_listens_and_is_shut_when_nobody_will() -> None:
     porch.close()
     porch.close()
     assert not reached(port)
+
+
+def test_it_is_shut_for_one_that_has_never_listened() -> None:
+    porch = Porch()
+    porch.shut(porch.give(ingress("127.0.0.1:0")))
+    porch.close()
+
+
+def test_a_host_in_brackets_is_one_too() -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    porch = Porch()
+    given = porch.give(ingress("[::1]:0"))
+    (fd,) = given.fds
+    with socket.socket(fileno=os.dup(fd)) as one:
+        assert one.getsockname()[0] == "::1"
+    porch.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
 
 
 @pytest.mark.parametrize("listen", ["nonsense", "192.0.2.1:7400"])

@@ -158,6 +158,26 @@ def test_the_dead_are_not_held_for_ever_where_etcd_comes_and_goes() -> None:
     assert held.next_due is None
 
 
+def test_a_long_outage_is_no_time_in_which_anybody_could_have_come_back() -> None:
+    held = table()
+    held.listed([pair(1)], 0.0)
+    assert held.listed([], 100.0) == []
+    for second in range(105, 400, 5):  # each try fails
+        held.lost(float(second))
+    assert held.listed([], 400.0) == []
+    assert held.next_due == 410.0
+    assert held.listed([pair(1)], 405.0) == []
+
+
+def test_who_came_back_is_held_anew_when_it_is_missing_again() -> None:
+    held = table()
+    held.listed([pair(1)], 0.0)
+    assert held.listed([], 100.0) == []
+    assert held.put(pair(1)) == []
+    assert held.listed([], 500.0) == []
+    assert held.next_due == 510.0
+
+
 def test_the_first_list_and_a_quiet_time_hold_nothing() -> None:
     held = table()
     held.listed([pair(1)], 1000.0)

@@ -114,3 +114,17 @@ async def test_of_an_engine_that_is_gone_nothing_is_hidden_any_more() -> None:
     assert told.heard[3:] == [Added(engine(1))]
     publishing.judge([(1, "unready"), (2, "frozen")])
     assert told.heard[4:] == [Removed(engine(1), "it is unready")]
+
+
+async def test_one_that_recovers_as_another_falls_is_told_everywhere() -> None:
+    publishing, places = Publishing(), [Told(), Told()]
+    publishing._publishers.update({"here": places[0], "there": places[1]})
+    publishing._changed(Snapshot([engine(1), engine(2)]))
+    publishing.judge([(1, "frozen")])
+    publishing.judge([(2, "unready")])
+    for place in places:
+        assert place.heard[1:] == [
+            Removed(engine(1), "it is frozen"),
+            Added(engine(1)),
+            Removed(engine(2), "it is unready"),
+        ]
