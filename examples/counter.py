@@ -59,10 +59,10 @@ NODE = NodeSpec(actors=[ActorSpec("counter", actor=Counter, restart="on-failure"
 
 async def ask_again(counter: Ref, message: Add) -> int:
     """Ask until the actor is back; only errors that may pass are tried again."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             try:
-                answer: int = await counter.ask(message, timeout=1.0)
+                answer: int = await counter.ask(message, timeout=10.0)
             except CallHomeError as error:
                 if not error.retry:
                     raise
@@ -75,7 +75,7 @@ async def main() -> None:
     async with Cluster(NODE) as cluster:
         counter = cluster.ref("counter")
         await counter.tell(Add(1))  # goes on at once; nobody answers
-        print("told 1, asked 2, total:", await counter.ask(Add(2), timeout=1.0))
+        print("told 1, asked 2, total:", await counter.ask(Add(2), timeout=10.0))
         async with counter.stream(CountTo(6)) as numbers:
             print("counted:", [number async for number in numbers])
 
@@ -85,7 +85,7 @@ async def main() -> None:
         before = counter.address.pid
         await counter.tell(Crash())
         try:
-            await counter.ask(Add(1), timeout=5.0)
+            await counter.ask(Add(1), timeout=10.0)
         except CallHomeError as error:
             print(f"behind the crash: {type(error).__name__}: {error}")
         print("after its restart it counts anew:", await ask_again(counter, Add(5)))

@@ -37,7 +37,7 @@ async def count(request: int, ctx: Context) -> AsyncIterator[list[int]]:
 
 async def frozen(client: Client) -> None:
     """Wait until the router has seen it, too."""
-    for _ in range(100):
+    for _ in range(400):
         if any(each.state == "frozen" for each in await client.workers(COUNT)):
             return
         await asyncio.sleep(0.05)
@@ -61,7 +61,7 @@ async def main() -> None:
                 warning = await asyncio.wait_for(told.get(), 30)
                 print(f"{warning.code}: {warning.text.replace(str(pid), 'PID')}")
                 await frozen(client)
-                others = [await client.call(COUNT, 1, timeout=5) for _ in range(10)]
+                others = [await client.call(COUNT, 1, timeout=30) for _ in range(10)]
                 print(f"others: {sum(each[1] != pid for each in others)} of 10 calls")
             finally:
                 os.kill(pid, signal.SIGCONT)

@@ -85,7 +85,7 @@ def nodes(door: str) -> list[NodeSpec]:
         "sticky": RouterSpec(policy="sticky", sticky_key="session", place="here"),
         "weighted": RouterSpec(policy="device_aware_weighted", device_ratio=3.0, place="here"),
         "sized": RouterSpec(policy=by_size, place="here"),
-        "queued": RouterSpec(busy_fraction=1.0, queue=100, queue_timeout=5.0, place="here"),
+        "queued": RouterSpec(busy_fraction=1.0, queue=100, queue_timeout=30.0, place="here"),
     }
     others = [
         NodeSpec(name=name, routers=[router], peers=[door]) for name, router in routers.items()
@@ -118,7 +118,7 @@ class Names:
 
 async def ask(client: Client, times: int, request: Any = None, **options: Any) -> list[int]:
     """So many calls at once, when all others have ended; the pids of who answered."""
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(30.0):
         # What another router has sent is told some milliseconds later.
         while any(worker.load for worker in await client.workers(WHO)):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -172,14 +172,14 @@ async def busy(cluster: Cluster) -> None:
     """A threshold that changes while the router runs."""
     async with cluster.client("turns") as client:
         router = client.ref("router")
-        former = BusyAt(*await router.ask(BusyAt(streams=1), timeout=1.0))
+        former = BusyAt(*await router.ask(BusyAt(streams=1), timeout=10.0))
         try:
             await ask(client, 4)
         except AllBusy as error:
             tell("busy", f"{type(error).__name__}: {error}")
         else:
             raise SystemExit("four calls found room where three were allowed")
-        await router.ask(former, timeout=1.0)
+        await router.ask(former, timeout=10.0)
         tell("busy", f"no more: {len(await ask(client, 4))} calls were answered")
 
 

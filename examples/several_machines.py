@@ -62,7 +62,7 @@ def node(name: str, etcd: str) -> NodeSpec:
         ingress=IngressSpec("127.0.0.1:0"),  # on three machines: the address of each
         etcd=etcd,
         namespace="several",
-        settings=Settings.load(lease_ttl=2.0, drain_grace=0.2),
+        settings=Settings.load(lease_ttl=5.0, drain_grace=0.2),
     )
 
 

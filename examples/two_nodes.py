@@ -70,7 +70,7 @@ def tell(what: str, text: str) -> None:
 
 async def unary(client: Client) -> None:
     """One request, one answer: a call looks as it does inside a node."""
-    answer = await client.call("demo.length.count", {"text": "callhome"}, timeout=5.0)
+    answer = await client.call("demo.length.count", {"text": "callhome"}, timeout=10.0)
     times = []
     for _ in range(CALLS):
         began = time.perf_counter()

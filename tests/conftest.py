@@ -29,7 +29,14 @@ _failed = pytest.StashKey[bool]()
 
 
 # `python -m perf fuzz` is there for millions; a profile with other figures of its own stands aside.
-hypothesis.settings.register_profile("suite", max_examples=40, deadline=None)
+# The same examples each time, and none is too slow: a machine may stand still at any of them.
+hypothesis.settings.register_profile(
+    "suite",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("suite")
 
 # In debug mode a loop notes for each callback and future where it was made: one frame of it says

@@ -17,7 +17,7 @@ import yaml
 from actors import Cluster, NodeSpec, Settings
 from actors.cli.parser import parser
 from actors.cluster.plan import GRACE, patience
-from tests.waiting import PATIENCE
+from tests.waiting import LONG
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -107,7 +107,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", str(unit)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=LONG,
         stdin=subprocess.DEVNULL,
         check=False,
     )

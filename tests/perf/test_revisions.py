@@ -17,7 +17,7 @@ from perf import revisions
 from perf.__main__ import main, parser
 from perf.plan import PerfError
 from perf.revisions import Wanted, compare
-from tests.waiting import TICK, wait_until_sync
+from tests.waiting import LONG, wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 CORES = tuple(sorted(os.sched_getaffinity(0)))[:2]
@@ -171,9 +171,9 @@ def test_nothing_is_left_when_it_is_ended(
         stdout=subprocess.PIPE,
         text=True,
     ) as program:
-        wait_until_sync(lambda: repository.runs, 200 * TICK, "a first run")
+        wait_until_sync(lambda: repository.runs, LONG, "a first run")
         program.send_signal(number)
-        said, _ = program.communicate(timeout=300 * TICK)
+        said, _ = program.communicate(timeout=LONG)
     assert program.returncode == code
     assert ("interrupted True" in said) == (number == signal.SIGINT)
     assert left(tmp_path) == []
