@@ -19,7 +19,7 @@ from tests.clock import Clock
 from tests.clock import clock as clock
 from tests.router import policies
 from tests.router.local_rig import GO, LocalRig, local_rig
-from tests.waiting import DEADLINE, LONG, TICK, wait_until
+from tests.waiting import DEADLINE, LONG, wait_until
 
 OWN: dict[str, Any] = {"policy": "tests:idlest", "load": lambda target: policies.idlest}
 BOTH = pytest.mark.parametrize("policy", [{}, OWN], ids=["mode", "own"])
@@ -34,15 +34,17 @@ def nobody_hangs() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def avoiding(here: LocalRig) -> AsyncIterator[asyncio.Task[Any]]:
+async def avoiding(here: LocalRig, clock: Clock) -> AsyncIterator[asyncio.Task[Any]]:
     """One worker is held; the other is free, and has failed the stream that waits."""
 
     async def stream() -> list[Any]:
-        options: dict[str, Any] = {"first_item_timeout": 6 * TICK, "migration_limit": 1}
+        options: dict[str, Any] = {"first_item_timeout": 5 * LONG, "migration_limit": 1}
         async with here.client.stream(GO, {"token_ids": [1]}, **options) as items:
             return [item async for item in items]
 
     task = asyncio.ensure_future(stream())
+    await wait_until(lambda: len(here.order) == 2)
+    clock.turn(5 * LONG)
     await wait_until(lambda: here.waiting == 1 and sorted(here.loads) == [0, 1])
     try:
         yield task
@@ -53,12 +55,12 @@ async def avoiding(here: LocalRig) -> AsyncIterator[asyncio.Task[Any]]:
 
 @BOTH
 async def test_one_that_nobody_free_is_for_holds_up_nobody(
-    tmp_path: Path, policy: dict[str, Any]
+    tmp_path: Path, policy: dict[str, Any], clock: Clock
 ) -> None:
     router = {"queue": 100, "queue_timeout": 60.0} | policy
     async with local_rig(tmp_path, 2, capacity=1, router=router) as here:
         (held,) = await here.held(1)
-        async with avoiding(here) as waits:
+        async with avoiding(here, clock) as waits:
             (relay,) = here.router._plane.relays.values()
             for number in range(3):  # one after the other, and while the one waits
                 assert await here.call("quick", timeout=DEADLINE) in (0, 1)
@@ -74,12 +76,12 @@ async def test_one_that_nobody_free_is_for_holds_up_nobody(
 
 @BOTH
 async def test_those_behind_one_that_nobody_free_is_for_go_on(
-    tmp_path: Path, policy: dict[str, Any]
+    tmp_path: Path, policy: dict[str, Any], clock: Clock
 ) -> None:
     router = {"queue": 100, "queue_timeout": 60.0} | policy
     async with local_rig(tmp_path, 2, capacity=1, router=router) as here:
         await here.held(1)
-        async with avoiding(here):
+        async with avoiding(here, clock):
             second = here.call("second")
             await wait_until(lambda: here.loads == [1, 1])
             behind = [here.call("quick", timeout=DEADLINE) for _ in range(5)]
@@ -157,10 +159,12 @@ async def test_who_has_waited_in_vain_is_counted(tmp_path: Path, clock: Clock) -
         assert (counters.refused, counters.errors) == (4, {"all_busy": 4})
 
 
-async def test_who_waits_in_vain_while_somebody_is_free_is_told_so(tmp_path: Path) -> None:
+async def test_who_waits_in_vain_while_somebody_is_free_is_told_so(
+    tmp_path: Path, clock: Clock
+) -> None:
     async with local_rig(tmp_path, 2, capacity=1, router={"queue": 2}) as here:
         await here.held(1)
-        async with avoiding(here):
+        async with avoiding(here, clock):
             (relay,) = here.router._plane.relays.values()
             assert "(1 free for others;" in relay.expired().message
 
