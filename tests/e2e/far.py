@@ -31,14 +31,14 @@ async def exchange(client: Client, endpoint: str, count: int) -> None:
     """Frames both ways."""
     request = {"do": "frames", "n": count, "size": _SIZE}
     number = -1
-    async with client.stream(endpoint, request, timeout=20.0) as items:
+    async with client.stream(endpoint, request, timeout=60.0) as items:
         async for number, frame in _numbered(items):
             if not (frame.array == number % 256).all():
                 raise ValueError(f"frame {number} is torn")
             del frame
     for value in range(count):
         array = np.full(_SIZE, value % 256, "u1")
-        found = await client.call(endpoint, {"do": "echo", "value": array}, timeout=20.0)
+        found = await client.call(endpoint, {"do": "echo", "value": array}, timeout=60.0)
         if not np.array_equal(found, array):
             raise ValueError(f"array {value} came back another")
     roads = client.runtime.memory.reading.roads
@@ -49,7 +49,7 @@ async def exchange(client: Client, endpoint: str, count: int) -> None:
         space=address.space,
         frames=number + 1,
         reads=sorted({roads.taken(owner) for owner in roads.owners}),
-        read=await client.call(endpoint, asked, timeout=20.0),
+        read=await client.call(endpoint, asked, timeout=60.0),
     )
 
 

@@ -16,7 +16,7 @@ from actors import Cluster, NodeSpec, Settings
 from actors.errors import CallBackFailed
 from tests.e2e.test_two_nodes import SLOW, Cable, cable, far_node
 from tests.e2e.watching import Trace, inspect, wait_idle
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import DEADLINE, LONG, wait_until
 
 __all__ = ["cable"]  # the fixture
 
@@ -45,15 +45,15 @@ async def test_b125_the_default_works_between_two_networks(
     with far(cable, tmp_path, trace, host) as records:
         near = NodeSpec(name="a", directory=str(records))
         async with Cluster(near) as cluster, cluster.client() as client:
-            await wait_until(lambda: told(records), 100 * TICK, "records are published")
+            await wait_until(lambda: told(records), LONG, "records are published")
             for address in told(records):
                 assert address.startswith(f"{cable.there}:7400/"), address
 
             async def known() -> bool:
                 return bool((await inspect(client, "router"))["workers"])
 
-            await wait_until(known, 100 * TICK)
-            assert await client.call(SLOW, {"wait": 0.0}, timeout=20 * TICK) == "late"
+            await wait_until(known, LONG)
+            assert await client.call(SLOW, {"wait": 0.0}, timeout=DEADLINE) == "late"
             await wait_idle(client)
 
 
@@ -69,10 +69,10 @@ async def test_b125_a_home_that_cannot_be_reached_is_named_in_time(
             async def known() -> bool:
                 return bool((await inspect(client, "router"))["workers"])
 
-            await wait_until(known, 100 * TICK)
+            await wait_until(known, LONG)
             began = time.monotonic()
             with pytest.raises(CallBackFailed, match=r"203\.0\.113\.5:\d+"):
-                await client.call(SLOW, {"wait": 0.0}, timeout=600 * TICK)
-            assert time.monotonic() - began < 2.0 + PATIENCE
+                await client.call(SLOW, {"wait": 0.0}, timeout=LONG)
+            assert time.monotonic() - began < 2.0 + DEADLINE
             await wait_idle(client)
     assert trace.count("started") == 0

@@ -18,10 +18,9 @@ import pytest
 from actors import Cluster, EngineSpec, NodeSpec
 from actors.cluster.folder import folders
 from tests.leaks import MARKER, our_processes
-from tests.waiting import PATIENCE
+from tests.waiting import LONG
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG = 6 * PATIENCE
 
 DEFINED = """
 import asyncio
@@ -87,7 +86,7 @@ def test_b60_a_script_without_its_guard_is_one_clear_error(tmp_path: Path) -> No
 def test_b60_a_class_that_stands_in_no_file_is_told_so(how: str) -> None:
     found, most = run("-c", DEFINED) if how == "-c" else run("-", stdin=DEFINED)
     assert found.returncode == 1
-    assert most == 1
+    assert most <= 1  # none where it has ended before anybody looked
     last = found.stderr.strip().splitlines()[-1]
     assert "define the class in a module" in last
     assert "Mine was defined in no file" in last

@@ -15,7 +15,7 @@ import pytest
 
 from actors.cluster.folder import Claim, remove_folder
 from actors.cluster.sweep import sweep_stale
-from tests.waiting import TICK, require_root, wait_until_sync
+from tests.waiting import LONG, require_root, wait_until_sync
 
 ROOT = Path(__file__).parents[2]
 SHM = "/dev/shm"
@@ -45,7 +45,7 @@ class Twin:
     def told(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, self.process.communicate(timeout=30)[1]
+        assert line, self.process.communicate(timeout=LONG)[1]
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -56,7 +56,7 @@ class Twin:
 
     def stop(self) -> None:
         """In order."""
-        _, errors = self.process.communicate(timeout=30)
+        _, errors = self.process.communicate(timeout=LONG)
         assert self.process.returncode == 0, errors
 
     def kill(self) -> None:
@@ -115,7 +115,7 @@ def test_b16_a_start_sweeps_the_dead_and_no_living_neighbour(
     assert ours() == both  # nobody was left to remove them
     third = Twin(Path(os.environ["CALLHOME_RUN"], "twin0"), 12)
     try:
-        wait_until_sync(lambda: len(ours() & both) == 1, 200 * TICK, "the leftovers are gone")
+        wait_until_sync(lambda: len(ours() & both) == 1, LONG, "the leftovers are gone")
         third.wait_ready()
         neighbour.send(10)
         assert neighbour.told() == {"frames": 15}
@@ -150,7 +150,7 @@ def test_b20_another_user_is_told_the_path_and_both_users(tmp_path: Path) -> Non
         os.chmod(root, 0o755)
         command = [sys.executable, "-c", _OTHER_USER, str(root), claim.folder]
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=ROOT, capture_output=True, text=True, timeout=LONG, check=False
         )
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()

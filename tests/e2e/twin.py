@@ -31,7 +31,7 @@ async def seeded(request: dict[str, int], ctx: Context) -> AsyncIterator[Any]:
 
 async def take(client: Client, seed: int, count: int) -> list[Frame]:
     request = {"n": count, "seed": seed}
-    async with client.stream("t.seeded.go", request, timeout=30.0) as items:
+    async with client.stream("t.seeded.go", request, timeout=60.0) as items:
         frames: list[Frame] = [frame async for frame in items]
     check(frames, seed)
     return frames
