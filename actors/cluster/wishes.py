@@ -75,6 +75,7 @@ class Wishes:
         task = self._tasks.create_task(self._guarded(work, running), name="a wish")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda _: running.close())  # one that was ended before it began
 
     async def _guarded(self, work: Work, running: Coroutine[Any, Any, None]) -> None:
         """What nobody has foreseen ends the wish, and neither the node nor its followers' wait."""

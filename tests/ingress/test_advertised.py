@@ -179,6 +179,25 @@ async def test_the_address_toward_etcd_is_chosen(cable: Cable) -> None:
         net.close()
 
 
+async def test_a_member_whose_name_nobody_answers_for_is_passed_over(
+    cable: Cable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Net()
+    find = net.names.find
+
+    async def hangs(host: str) -> str:
+        if host == "hangs.invalid":
+            raise TimeoutError  # as its limit would, in the end
+        return await find(host)
+
+    monkeypatch.setattr(net.names, "find", hangs)
+    try:
+        found = await chosen(net, "0.0.0.0", "192.0.2.9:7400", ["hangs.invalid", cable.there])
+        assert found == f"{cable.here}:7400"
+    finally:
+        net.close()
+
+
 async def test_another_ingress_of_the_same_node_is_the_node(tmp_path: Path) -> None:
     async with rig(tmp_path) as at:
         await checked(at.ingress)

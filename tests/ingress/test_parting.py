@@ -28,6 +28,18 @@ class Reader:
         self.failures.append(error)
 
 
+class Door:
+    """The server of an ingress, with connections of Dynamo's kind."""
+
+    def __init__(self, around: Around) -> None:
+        self.leave, self.part = around.leave, around.part
+        self._around = around
+
+    @property
+    def connections(self) -> int:
+        return self._around.dynamos
+
+
 class Around:
     """All that an ingress has around its end; what is asked of it stands in ``asked``."""
 
@@ -37,6 +49,7 @@ class Around:
         self.standing = True
         self.withdrawn = {"away/1"}
         self.connections = 1
+        self.dynamos = 0
         self.table: dict[int, Any] = {}
         self.readers = [Reader(), Reader()]
         self.settings = SimpleNamespace(drain_grace=GRACE)
@@ -74,7 +87,7 @@ class Around:
             close_withdrawn=self.close_withdrawn,
         )
         loads = SimpleNamespace(streams=self.readers[1:])
-        found: Any = (it, it, it, it, records, loads, it)
+        found: Any = (it, Door(self), it, it, records, loads, it)
         return Parting(*found)
 
 
@@ -127,6 +140,9 @@ async def test_who_follows_us_is_sent_to_the_successor_once_and_waited_for_a_whi
     assert "part" in around.asked
     around.connections = 0
     assert ends.under_way() == 0
+    around.dynamos = 1  # a connection of Dynamo's kind, which is no node of ours
+    assert ends.under_way() == 1
+    around.dynamos = 0
     around.connections = 1
     clock.turn(2 * LONG)
     assert ends.under_way() == 0  # it is waited for no longer
@@ -141,9 +157,10 @@ async def test_what_is_refused_and_what_is_cut_says_why() -> None:
     assert "it is drained" in str(ends.refusal("what/never/was"))
     assert around.asked == [("closed", None)]
     stream = SimpleNamespace(record=SimpleNamespace(endpoint="t.one.go"))
-    around.table[1] = stream
-    assert ends.under_way() == 1
+    around.table[1] = around.table[2] = stream
+    assert ends.under_way() == 2
     ends.cut("the limit of 3 s is over")
+    assert len(around.asked) == 3
     cut, error = around.asked[-1]
     assert cut is stream
     assert isinstance(error, ConnectionLost)

@@ -116,6 +116,16 @@ async def test_of_an_engine_that_is_gone_nothing_is_hidden_any_more() -> None:
     assert told.heard[4:] == [Removed(engine(1), "it is unready")]
 
 
+async def test_of_who_is_missing_in_a_snapshot_nothing_is_hidden_any_more() -> None:
+    publishing, told = Publishing(), Told()
+    publishing._publishers["somewhere"] = told
+    publishing._changed(Snapshot([engine(1)]))
+    publishing.judge([(1, "frozen")])
+    publishing._changed(Snapshot([]))
+    publishing._changed(Added(engine(1)))
+    assert told.heard[2:] == [Snapshot([]), Added(engine(1))]
+
+
 async def test_one_that_recovers_as_another_falls_is_told_everywhere() -> None:
     publishing, places = Publishing(), [Told(), Told()]
     publishing._publishers.update({"here": places[0], "there": places[1]})
