@@ -43,7 +43,8 @@ async def avoiding(here: LocalRig, clock: Clock) -> AsyncIterator[asyncio.Task[A
             return [item async for item in items]
 
     task = asyncio.ensure_future(stream())
-    await wait_until(lambda: len(here.order) == 2)
+    streams = here.runtime.home.streams
+    await wait_until(lambda: len(here.order) == 2 and all(each.peer for each in streams.values()))
     clock.turn(5 * LONG)
     await wait_until(lambda: here.waiting == 1 and sorted(here.loads) == [0, 1])
     try:
