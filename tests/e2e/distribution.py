@@ -26,7 +26,7 @@ from actors.router.policy import MODES
 from tests.e2e.routing_engines import HELD, TALK, held_workers
 from tests.e2e.standing import inspect
 from tests.ports import free_address
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import LONG, wait_until
 
 SHAPES: Final = ("call", "stream", "bidi")
 ROADS: Final = ("near", "far")
@@ -154,7 +154,7 @@ async def run_wave(
         for worker in workers.values():
             release = {"release": wave}
             await held_call(clients[0], shape, release, instance=worker.instance)
-        pids = await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
+        pids = await asyncio.wait_for(asyncio.gather(*tasks), LONG)
     finally:
         for task in tasks:
             task.cancel()
@@ -187,7 +187,7 @@ async def wait_carried(
         carried = [await inspect(near.ref(each.address.name)) for each in workers]
         return bool(sum(each["in_flight"] for each in carried) == calls)
 
-    await wait_until(all_there, 2 * PATIENCE, f"{calls} calls are held by the engines")
+    await wait_until(all_there, LONG, f"{calls} calls are held by the engines")
     permits = 0
     for name in routers:
         permits += (await inspect((await stand.client(road, name)).ref(name)))["in_flight"]
@@ -208,11 +208,14 @@ def objection(mode: str, wave: Wave, calls: int, routers: int) -> str:
         # What two routers send in the same milliseconds neither is told of by an engine that has
         # not read it yet, and so the one that is quick to read looks the most loaded.
         # That is so of a burst from idle; what goes on is measured by ``perf run --suite routing``.
+        # One that reads nothing meanwhile has what each router sends it counted once, the others
+        # twice: of two routers' calls it gets 8 of 20 each.
         if mode == "least_loaded" and routers > 1:
-            return "" if most <= 1.5 * fair else "more than 1.5 of the mean"
+            return "" if most <= 1.75 * fair else "more than 1.75 of the mean"
         return "" if most == least else "not even"
     if mode == "power_of_two_choices":
-        return "" if most <= 1.3 * fair + 2 else "more than 1.3 of the mean"
+        part = 1.3 if routers == 1 else 1.75
+        return "" if most <= part * fair + 2 else f"more than {part} of the mean"
     if mode == "random":
         return "" if most - fair <= chance and fair - least <= chance else "no chance did that"
     if mode == "sticky":

@@ -72,9 +72,11 @@ async def killed_streams(
     items: int,
     pace: float,
     migrations: int = 3,
+    hold: str = "",
 ) -> Result:
     """So many streams, ``at_once`` of them at a time, ``pace`` seconds between two items, while the
-    killer is at work.
+    killer is at work. Each tenth waits in its middle until its worker is killed, where there is a
+    folder ``hold`` for files that tell.
     """
     begun, places = time.monotonic(), asyncio.Semaphore(at_once)
 
@@ -83,7 +85,10 @@ async def killed_streams(
 
     async def one(number: int) -> None:
         async with places:
-            text, excused = await _stream(client, number, items, pace, migrations)
+            request = {"token_ids": list(range(number % 50)), "max_tokens": items, "pace": pace}
+            if hold and not number % 10:
+                request["holds"] = [[number % 50 + items // 2, f"{hold}/{number}"]]
+            text, excused = await _stream(client, number, request, migrations)
         if text:
             (spent if excused else wrong).append(text)
 
@@ -98,14 +103,13 @@ async def killed_streams(
 
 
 async def _stream(
-    client: Client, number: int, items: int, pace: float, migrations: int
+    client: Client, number: int, request: dict[str, Any], migrations: int
 ) -> tuple[str, bool]:
     """Read one stream; what was wrong with it, if anything, and whether it had used up its limit
     before: the worker that was one too many died, too.
     """
-    prompt = number % 50
-    due = list(range(prompt, prompt + items))
-    request = {"token_ids": list(range(prompt)), "max_tokens": items, "pace": pace}
+    prompt = len(request["token_ids"])
+    due = list(range(prompt, prompt + request["max_tokens"]))
     seen: list[Any] = []
     answers = client.stream(TOKENS, request, migration_limit=migrations, timeout=120.0)
     try:

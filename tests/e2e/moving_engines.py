@@ -52,15 +52,26 @@ class Once(Engine[dict[str, Any], Any]):
 
 class Tokens(Engine[dict[str, Any], Any]):
     """One token an item: its value is its place behind the prompt. ``hold_at``: the token before
-    which it holds; ``pace``: seconds between two.
+    which it holds; ``pace``: seconds between two. ``holds``: several of ``[token, file]``.
+    No worker starts while there is a file ``shut``.
     """
+
+    def __init__(self, shut: str = "") -> None:
+        self.shut = shut
+
+    async def on_start(self) -> None:
+        while self.shut and os.path.exists(self.shut):  # noqa: ASYNC110, ASYNC240 - a test's file
+            await asyncio.sleep(0.01)
 
     async def generate(self, request: dict[str, Any], ctx: Context) -> AsyncIterator[Any]:
         prompt = request["token_ids"]
         limits = request.get("stop_conditions", request)
+        holds = dict(request.get("holds", ()))
         for number in range(len(prompt), len(prompt) + limits["max_tokens"]):
             if number == request.get("hold_at"):
                 await hold(request["hold"])
+            if number in holds:
+                await hold(holds[number])
             if request.get("pace"):
                 await asyncio.sleep(request["pace"])
             item: dict[str, Any] = {"token_ids": [number], "pid": os.getpid()}

@@ -30,7 +30,7 @@ COUNTS: Final = "t.counts.go"
 #: Items of a stream that runs beside the calls, and the pause between two.
 ITEMS, PAUSE = 10, 0.05
 #: Seconds for one call, and for streams when an actor is to end.
-_LIMIT: Final = 30.0
+_LIMIT: Final = 60.0
 
 
 @dataclass

@@ -54,15 +54,15 @@ class HeldTalk(BidirectionalEngine[Request, int]):
 
 class Ends(Engine[Request, Any]):
     """Ends as ``do`` says: ``ok``, ``raise``, ``connection`` (the handler's own ConnectionError),
-    ``unencodable``, ``wait``; ``items`` come before, ``pause`` seconds apart, and ``before``
-    seconds before the first.
+    ``unencodable``, ``wait``; ``items`` come before, each, and what is behind them, once there
+    is a file with its number in the folder ``gate``.
     """
 
     async def generate(self, request: Request, ctx: Context) -> AsyncIterator[Any]:
-        await asyncio.sleep(request.get("before", 0.0))
         for number in range(request.get("items", 0)):
+            await self._passed(request, number)
             yield number
-            await asyncio.sleep(request.get("pause", 0.0))
+        await self._passed(request, request.get("items", 0))
         what = request.get("do", "ok")
         if what == "raise":
             raise ValueError("no luck")
@@ -73,6 +73,11 @@ class Ends(Engine[Request, Any]):
         if what == "wait":
             await asyncio.sleep(60.0)
         yield os.getpid()
+
+    async def _passed(self, request: Request, number: int) -> None:
+        gate = request.get("gate")
+        while gate and not os.path.exists(f"{gate}/{number}"):  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.005)
 
 
 HERE = "tests.e2e.routing_engines:"

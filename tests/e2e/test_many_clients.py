@@ -8,12 +8,13 @@ import asyncio
 import os
 import resource
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from actors import CallHomeError, Cluster, EngineSpec, NodeSpec, RouterSpec
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 
 
 async def echo(request: Any) -> Any:
@@ -21,9 +22,12 @@ async def echo(request: Any) -> Any:
     return request
 
 
-async def nap(request: Any) -> int:
-    """The pid of the worker that took it, after a moment."""
-    await asyncio.sleep(0.01)
+async def meets(request: list[str]) -> int:
+    """The pid of the worker that took it, once the other of its pair runs, too."""
+    own, other = map(Path, request)
+    own.touch()
+    while not other.exists():  # noqa: ASYNC110 - another process makes it
+        await asyncio.sleep(0.001)
     return os.getpid()
 
 
@@ -62,16 +66,20 @@ async def test_no_descriptor_stays_of_clients_that_closed() -> None:
 
 
 @pytest.mark.parametrize("place", ["process", "here"])
-async def test_two_calls_at_once_find_two_idle_workers(place: Literal["process", "here"]) -> None:
+async def test_two_calls_at_once_find_two_idle_workers(
+    place: Literal["process", "here"], tmp_path: Path
+) -> None:
     spec = NodeSpec(
-        engines=[EngineSpec("many.nap.x", nap, replicas=2, capacity=1, queue=0)],
+        engines=[EngineSpec("many.meets.x", meets, replicas=2, capacity=1, queue=0)],
         routers=[RouterSpec(place=place)],
     )
     async with Cluster(spec) as cluster, cluster.client() as client:
-        for _ in range(60):
+        for number in range(60):
             # Both Ends came home before: neither worker's report may hide the other's.
-            pair = await asyncio.gather(*(client.call("many.nap.x") for _ in range(2)))
-            assert len(set(pair)) == 2
+            names = [str(tmp_path / f"{number}.{which}") for which in "ab"]
+            pairs = (names, names[::-1])
+            calls = [client.call("many.meets.x", each, timeout=LONG) for each in pairs]
+            assert len(set(await asyncio.gather(*calls))) == 2
 
 
 async def tight(request: int) -> int:
@@ -95,6 +103,6 @@ async def test_a_worker_without_descriptors_keeps_those_it_has(left: int) -> Non
             async with cluster.client() as new:
                 with pytest.raises(CallHomeError):
                     await new.call("many.tight.x", -2, timeout=0.5)
-        assert await old.call("many.tight.x", -1, timeout=5.0) == pid
+        assert await old.call("many.tight.x", -1, timeout=LONG) == pid
         async with cluster.client() as new:
-            assert await new.call("many.tight.x", -1, timeout=5.0) == pid
+            assert await new.call("many.tight.x", -1, timeout=LONG) == pid

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from actors import NodeSpec, Settings
+from actors import Client, NodeSpec, Settings
 from tests.e2e.frame_engines import ECHO, WAITS
-from tests.e2e.frames import wait_free
+from tests.e2e.frames import memory_of, wait_free
 from tests.e2e.standing import Standing, standing
+from tests.waiting import LONG, wait_until
 
 MIB = 1 << 20
 
@@ -30,9 +31,10 @@ def node() -> Iterator[Standing]:
 async def test_ps_tells_who_holds_which_memory_for_how_long(node: Standing) -> None:
     async with node.client() as client:
         me = client.runtime.address
-        async with client.stream("m.waits.go", {"n": 9, "size": MIB}, timeout=60.0) as items:
+        async with client.stream("m.waits.go", {"n": 9, "size": MIB}, timeout=LONG) as items:
             kept = [await anext(items) for _ in range(3)]
             assert kept
+            await wait_until(lambda: full(client), what="no frame finds room any more")
             found = await asyncio.to_thread(ps, node.name, "--json")
             (line,) = found.splitlines()
             actors = {each["name"]: each for each in json.loads(line)["actors"]}
@@ -57,7 +59,7 @@ async def test_ps_tells_who_holds_which_memory_for_how_long(node: Standing) -> N
 
 async def test_ps_is_bounded_however_many_frames_there_are(node: Standing) -> None:
     async with node.client() as client:
-        async with client.stream("m.waits.go", {"n": 400, "size": 64}, timeout=60.0) as items:
+        async with client.stream("m.waits.go", {"n": 400, "size": 64}, timeout=LONG) as items:
             kept = [frame async for frame in items]
         assert len(kept) == 400
         lines = (await asyncio.to_thread(ps, node.name)).splitlines()
@@ -67,8 +69,14 @@ async def test_ps_is_bounded_however_many_frames_there_are(node: Standing) -> No
         await wait_free(client, "waits")
 
 
+async def full(client: Client) -> bool:
+    """Whether all slots of the engine are in use, and it waits for one."""
+    found = await memory_of(client, "waits")
+    return sum(each["used"] for each in found["segments"]) == 4 * MIB and bool(found["waiting"])
+
+
 def ps(cluster: str, *options: str) -> str:
     command = [sys.executable, "-m", "actors", "ps", "--memory", "--cluster", cluster, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

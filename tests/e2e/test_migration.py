@@ -24,16 +24,21 @@ from tests.e2e.killer import Killer, killed_streams
 from tests.e2e.standing import cluster_on
 from tests.e2e.test_retry import victim
 from tests.e2e.watching import inspect, kill
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, wait_until
 
 ENGINES = "tests.e2e.moving_engines"
 TOKENS, PLAIN, TALK, VIA = "t.tokens.go", "t.plain.go", "t.talk.go", "t.via.go"
 
 
-def node(**replicas: int) -> NodeSpec:
-    """So many workers of each class."""
+def node(shut: Path | None = None, **replicas: int) -> NodeSpec:
+    """So many workers of each class; ``shut``: of those that give tokens none starts meanwhile."""
     engines = [
-        EngineSpec(f"t.{name.lower()}.go", f"{ENGINES}:{name}", replicas=count)
+        EngineSpec(
+            f"t.{name.lower()}.go",
+            f"{ENGINES}:{name}",
+            replicas=count,
+            args={"shut": str(shut)} if shut else {},
+        )
         for name, count in replicas.items()
     ]
     return NodeSpec(name="a", engines=engines)
@@ -45,14 +50,17 @@ async def ready(client: Client, endpoint: str, count: int = 2) -> None:
     async def known() -> bool:
         return len(await client.workers(endpoint)) == count
 
-    await wait_until(known, 100 * TICK, f"{count} workers")
+    await wait_until(known, LONG, f"{count} workers")
 
 
 class Fall:
-    """The moment at which all workers are killed: when so many streams hold at one."""
+    """The moment at which all workers are killed: when so many streams hold at one. While there is
+    a file ``shut`` none comes back: it is there from then on.
+    """
 
-    def __init__(self, streams: int) -> None:
+    def __init__(self, streams: int, shut: Path | None = None) -> None:
         self._missing = streams
+        self.shut = shut
         self._pids: set[int] = set()
         self._fallen = asyncio.Event()
 
@@ -61,10 +69,12 @@ class Fall:
         self._pids.add(await victim(place))
         self._missing -= 1
         if not self._missing:
+            if self.shut:
+                self.shut.touch()
             for pid in self._pids:
                 kill(pid)
             self._fallen.set()
-        await asyncio.wait_for(self._fallen.wait(), 100 * TICK)
+        await asyncio.wait_for(self._fallen.wait(), LONG)
 
 
 async def moved(client: Client, place: Path, request: dict[str, Any], fall: Fall) -> None:
@@ -131,6 +141,8 @@ async def cancelled(cluster: Cluster, folder: Path, fall: Fall) -> None:
             assert 2 <= items.attempts <= 3
             await items.aclose()
         assert not between.contexts()
+        assert fall.shut is not None
+        fall.shut.unlink()
 
 
 async def test_conformance_39_and_40_token_streams_go_on_where_they_were(tmp_path: Path) -> None:
@@ -141,9 +153,10 @@ async def test_conformance_39_and_40_token_streams_go_on_where_they_were(tmp_pat
         "nested": {"token_ids": (7, 8, 9), "stop_conditions": {"max_tokens": 40}},
         "frames": {"token_ids": [7, 8, 9], "max_tokens": 40, "frames": True},
     }
-    async with Cluster(node(Tokens=2)) as cluster, cluster.client() as client:
+    shut = tmp_path / "shut"
+    async with Cluster(node(shut, Tokens=2)) as cluster, cluster.client() as client:
         await ready(client, TOKENS)
-        fall = Fall(len(kinds) + 3 + 3)
+        fall = Fall(len(kinds) + 3 + 3, shut)
         async with asyncio.TaskGroup() as checks:
             for name, request in kinds.items():
                 checks.create_task(moved(client, tmp_path / name, request, fall))
@@ -157,11 +170,11 @@ async def test_conformance_39_and_40_token_streams_go_on_where_they_were(tmp_pat
             # The long form is ``python -m tests.e2e.killer``: 1,000 streams of 200 items.
             killer = Killer(other, 0.2, 2)
             result = await killed_streams(
-                other, killer, streams=40, at_once=40, items=40, pace=0.02
+                other, killer, streams=40, at_once=40, items=40, pace=0.02, hold=str(tmp_path)
             )
         assert result.wrong == result.spent == []
         assert result.kills >= 1
-        assert result.migrated > 0
+        assert result.migrated >= 4, "those that waited for it"
 
 
 async def test_conformance_39_streams_from_another_node_outlive_worker_router_and_ingress(
@@ -179,7 +192,9 @@ async def test_conformance_39_streams_from_another_node_outlive_worker_router_an
         await wait_until(lambda: client.runtime.memory.statistics().slots == 0, what="no frame")
 
         await ready(client, TOKENS)
-        request = {"token_ids": [1], "max_tokens": 60, "pace": 0.002}
+        # What has come while the test stands still is no stream that could be broken.
+        holds = [[number, str(tmp_path / f"{number}")] for number in (21, 41)]
+        request = {"token_ids": [1], "max_tokens": 60, "pace": 0.002, "holds": holds}
         values = []
         async with client.stream(TOKENS, request, timeout=60.0, migration_limit=3) as items:
             async for item in items:
@@ -312,7 +327,7 @@ async def test_a_stream_each_way_goes_on_with_what_its_replay_says(tmp_path: Pat
             with pytest.raises(LocalProtocolError, match="after end"):
                 await talk.send("late")
             answers = [item async for item in talk]
-            assert talk.attempts == 2
+            assert talk.attempts >= 2
         # The new worker has heard all from the start, and answers it all.
         assert [line for _, line in answers[:4]] == ["a", 50_000, "c", "d"]
         assert [line for _, line in answers[4:-1]] == [f"n{number}" for number in range(300)]
@@ -327,13 +342,13 @@ async def test_a_stream_each_way_goes_on_with_what_its_replay_says(tmp_path: Pat
 
             async def taken() -> int:
                 loads = [(await inspect(client, each.address.name)) for each in engines]
-                return sum(each["in_flight"] for each in loads)
+                return sum(each.get("in_flight", 0) for each in loads)
 
             await wait_until(taken, what="a worker has it")
             for each in engines:
-                if (await inspect(client, each.address.name))["in_flight"]:
+                if (await inspect(client, each.address.name)).get("in_flight"):
                     kill(each.address.pid)
-            await wait_until(lambda: talk.attempts == 2, what="it is at the other worker")
+            await wait_until(lambda: talk.attempts >= 2, what="it is at the other worker")
             await talk.send("a")
             assert await reading == [1, "a"]
 

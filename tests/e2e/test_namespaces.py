@@ -22,12 +22,12 @@ from actors.client import Client
 from actors.cluster.launcher import find_node
 from tests.e2e.engines import PART
 from tests.e2e.standing import Standing, standing
-from tests.waiting import require_root, wait_until
+from tests.waiting import LONG, require_root, wait_until
 
 ROOT = Path(__file__).parents[2]
 GO = "t.part.go"
 #: How long a process of a loaded machine may take, in seconds.
-SLOW = 30.0
+SLOW = LONG
 #: What is put before a program, and how each side then reaches the other's memory.
 PLACES = {
     "pid": (["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"], "socket", "socket"),
@@ -108,10 +108,15 @@ async def slots(client: Client) -> int:
     return int(found["slots"])
 
 
+async def two_held(client: Client) -> bool:
+    """Those of ``holding`` are held, and what tests before have used came back."""
+    return await slots(client) == 2
+
+
 async def test_the_death_of_a_client_of_another_pid_namespace_is_seen(node: Standing) -> None:
     async with node.client() as client:
         with holding(PLACES["pid"][0], node) as process:
-            assert await slots(client) == 2
+            await wait_until(lambda: two_held(client), SLOW, "two frames are held")
             process.send_signal(signal.SIGKILL)
 
             async def over() -> bool:
@@ -144,6 +149,7 @@ async def test_a_stopped_peer_of_another_pid_namespace_is_not_dead(node: Standin
             (inner,) = _children(process.pid)
             os.kill(inner, signal.SIGSTOP)
             try:
+                await wait_until(lambda: two_held(client), SLOW, "two frames are held")
                 for _ in range(20):
                     assert await slots(client) == 2
             finally:

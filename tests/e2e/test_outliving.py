@@ -20,7 +20,7 @@ from actors.errors import MemoryExhausted
 from tests.e2e.frame_engines import ECHO, WAITS, check
 from tests.e2e.frames import memory_of
 from tests.e2e.standing import Standing, standing
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 
 MIB = 1 << 20
 #: 16 slots of 1 MiB.
@@ -37,7 +37,7 @@ def node() -> Iterator[Standing]:
 async def take(client: Client, count: int) -> list[np.ndarray[Any, Any]]:
     """Arrays of so many frames of an engine, numbered from 0."""
     request = {"n": count, "size": SIZE}
-    async with client.stream("m.waits.go", request, timeout=30.0) as items:
+    async with client.stream("m.waits.go", request, timeout=LONG) as items:
         return [each.array async for each in items]
 
 
@@ -45,6 +45,11 @@ async def lent(client: Client) -> list[dict[str, Any]]:
     """What the engine lends."""
     found: list[dict[str, Any]] = (await memory_of(client, "waits"))["leases"]
     return found
+
+
+async def lends(client: Client, count: int) -> bool:
+    """Whether the engine lends so many frames."""
+    return len(await lent(client)) == count
 
 
 def left_files(client: Client) -> list[Path]:
@@ -69,8 +74,8 @@ async def test_b05_arrays_outlive_their_client_unchanged_and_go_back_with_the_la
                     await take(other, 8)
         for number, array in enumerate(kept):
             check(array, number)
+        await wait_until(lambda: lends(watcher, 3), what="what the others took came back")
         leases = await lent(watcher)
-        assert len(leases) == 3
         assert {each["pid"] for each in leases} == {os.getpid()}
         assert len(left_files(watcher)) == 1
         part = kept[1][10:20]
@@ -81,11 +86,8 @@ async def test_b05_arrays_outlive_their_client_unchanged_and_go_back_with_the_la
         assert part[-1] == 1
         del part
 
-        async def back() -> bool:
-            return not await lent(watcher)
-
-        await wait_until(back, what="all leases came back")
-        assert not left_files(watcher)
+        await wait_until(lambda: lends(watcher, 0), what="all leases came back")
+        await wait_until(lambda: not left_files(watcher), what="no file is left")
 
 
 async def test_clients_that_are_opened_and_closed_all_the_time_leak_nothing(
@@ -99,11 +101,8 @@ async def test_clients_that_are_opened_and_closed_all_the_time_leak_nothing(
                 check(array, number)
         del arrays, array
 
-        async def back() -> bool:
-            return not await lent(watcher)
-
-        await wait_until(back, what="all leases came back")
-        assert not left_files(watcher)
+        await wait_until(lambda: lends(watcher, 0), what="all leases came back")
+        await wait_until(lambda: not left_files(watcher), what="no file is left")
 
 
 async def test_what_a_closed_client_keeps_is_named_when_there_is_no_room(node: Standing) -> None:
@@ -111,7 +110,7 @@ async def test_what_a_closed_client_keeps_is_named_when_there_is_no_room(node: S
         kept = await take(client, 16)
     async with node.client() as client:
         with pytest.raises(MemoryExhausted, match="which has closed, in arrays that it keeps"):
-            await client.call("m.waits.go", {"n": 1, "size": SIZE, "patience": 0.5}, timeout=20.0)
+            await client.call("m.waits.go", {"n": 1, "size": SIZE, "patience": 0.5}, timeout=LONG)
         del kept
         assert len(await take(client, 16)) == 16
 
@@ -138,11 +137,8 @@ sys.stdin.read()
             assert len([each for each in await lent(watcher) if each["pid"] == process.pid]) == 5
             process.send_signal(signal.SIGKILL)
 
-            async def back() -> bool:
-                return not await lent(watcher)
-
-            await wait_until(back, what="all leases came back")
-            assert not left_files(watcher)
+            await wait_until(lambda: lends(watcher, 0), what="all leases came back")
+            await wait_until(lambda: not left_files(watcher), what="no file is left")
         finally:
             process.kill()
             process.communicate()

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,23 @@ from actors.messages import Record
 from tests.e2e.rolling import COUNTS, ECHO
 from tests.ingress.standin import requester
 from tests.ports import free_address
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 
 STREAMS, ITEMS = 5, 10
-GRACE = 0.5
-SETTINGS = Settings.load(start_timeout=60.0, drain_limit=60.0, drain_grace=GRACE)
+GRACE = 2.0
+SETTINGS = Settings.load(start_timeout=60.0, drain_limit=60.0)
 
 
 def counting(**more: Any) -> EngineSpec:
     return EngineSpec(COUNTS, "tests.e2e.process_engines:Counts", capacity=16, **more)
 
 
-async def begun(client: Client, instance: int) -> list[asyncio.Task[list[Any]]]:
-    """Five streams of one worker, each with its first item."""
+async def begun(client: Client, instance: int, until: Path) -> list[asyncio.Task[list[Any]]]:
+    """Five streams of one worker, each with its first item; none ends before that file is there."""
 
     async def run(first: asyncio.Event) -> list[Any]:
         items = []
-        request = {"items": ITEMS, "pause": TICK}
+        request = {"items": ITEMS, "pause": TICK / 10, "until": str(until)}
         async with client.stream(COUNTS, request, instance=instance) as stream:
             async for item in stream:
                 items.append(item)
@@ -43,32 +44,35 @@ async def begun(client: Client, instance: int) -> list[asyncio.Task[list[Any]]]:
     firsts = [asyncio.Event() for _ in range(STREAMS)]
     tasks = [asyncio.create_task(run(first)) for first in firsts]
     for first in firsts:
-        await asyncio.wait_for(first.wait(), PATIENCE)
+        await asyncio.wait_for(first.wait(), LONG)
     return tasks
 
 
-async def check_elsewhere(client: Client, under_way: list[asyncio.Task[list[Any]]]) -> int:
-    """Call until the streams have ended, all of them whole: how many calls; none fails."""
-    count = 0
+async def check_elsewhere(
+    client: Client, under_way: list[asyncio.Task[list[Any]]], until: Path
+) -> None:
+    """Call while the streams go on and until they have ended, all of them whole; no call fails."""
+    for _ in range(10 * STREAMS):
+        assert await client.call(COUNTS, {"items": 1}, timeout=LONG) == 0
+        assert not any(task.done() for task in under_way)
+    until.touch()  # noqa: ASYNC240
     while not all(task.done() for task in under_way):
-        assert await client.call(COUNTS, {"items": 1}, timeout=PATIENCE) == 0
-        count += 1
+        assert await client.call(COUNTS, {"items": 1}, timeout=LONG) == 0
     for task in under_way:
         assert await task == list(range(ITEMS))
-    return count
 
 
 def engines(client: Client) -> list[Record]:
     return [each for each in client.records() if each.kind == "engine"]
 
 
-async def test_c35_sigterm_of_an_engine_within_a_node() -> None:
+async def test_c35_sigterm_of_an_engine_within_a_node(tmp_path: Path) -> None:
     spec = NodeSpec(engines=[counting(replicas=2)], routers=[RouterSpec()], settings=SETTINGS)
     async with Cluster(spec) as cluster, cluster.client() as client:
         leaves, stays = engines(client)
-        under_way = await begun(client, leaves.instance)
+        under_way = await begun(client, leaves.instance, tmp_path / "until")
         os.kill(leaves.address.pid, signal.SIGTERM)
-        assert await check_elsewhere(client, under_way) > STREAMS
+        await check_elsewhere(client, under_way, tmp_path / "until")
         await wait_until(lambda: [each.instance for each in engines(client)] == [stays.instance])
 
 
@@ -89,33 +93,34 @@ async def test_c35_sigterm_of_a_node_with_callers_on_another(tmp_path: Path) -> 
     async with Cluster([near, *served]) as cluster, cluster.client() as client:
         async with cluster.client("a") as there:
             (leaves,) = engines(there)
-        under_way = await begun(client, leaves.instance)
+        under_way = await begun(client, leaves.instance, tmp_path / "until")
         (info,) = [each for each in cluster.nodes if each.node == "a"]
         os.kill(info.address.pid, signal.SIGTERM)
-        assert await check_elsewhere(client, under_way) > STREAMS
-        name, exit_ = await asyncio.wait_for(cluster.wait_ended(), 10 * PATIENCE)
+        await check_elsewhere(client, under_way, tmp_path / "until")
+        name, exit_ = await asyncio.wait_for(cluster.wait_ended(), LONG)
         assert (name, exit_.clean) == ("a", True)
 
 
 async def test_c35_requesters_of_dynamos_kind_are_served_in_the_grace(tmp_path: Path) -> None:
     """They go by what they have read in the directory, and know no word for an end in order."""
     echo = EngineSpec(ECHO, "tests.e2e.bus_engines:echo", capacity=64)
+    settings = replace(SETTINGS, drain_grace=GRACE)
     spec = NodeSpec(
-        engines=[echo], listen="127.0.0.1:0", directory=str(tmp_path), settings=SETTINGS
+        engines=[echo], listen="127.0.0.1:0", directory=str(tmp_path), settings=settings
     )
     folder = instances_folder(str(tmp_path))
     async with Cluster(spec) as cluster, cluster.client() as client:
         path = routing_path(engines(client)[0])
         await wait_until(lambda: os.path.isdir(folder) and os.listdir(folder))
         async with requester(cluster.nodes[0].listen) as dynamo:
+            told, served = time.monotonic(), 0
             os.kill(cluster.nodes[0].address.pid, signal.SIGTERM)
             await wait_until(lambda: not os.listdir(folder), what="the record is withdrawn")
-            withdrawn, served = time.monotonic(), 0
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
                 # Until it is refused, or its ingress has ended.
                 while not (asked := await dynamo.ask(path, served)).reply:
                     assert (await asked.answer()).data == [served]
                     served += 1
             assert served > STREAMS
-            assert time.monotonic() - withdrawn > GRACE / 2
-        await asyncio.wait_for(cluster.wait_ended(), 10 * PATIENCE)
+            assert time.monotonic() - told > GRACE
+        await asyncio.wait_for(cluster.wait_ended(), LONG)

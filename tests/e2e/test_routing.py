@@ -33,7 +33,7 @@ from tests.e2e.distribution import (
 from tests.e2e.routing_engines import HELD
 from tests.e2e.standing import inspect
 from tests.e2e.watching import ROOT
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import LONG, wait_until
 
 CALLS = 40
 
@@ -49,7 +49,7 @@ def cluster() -> Iterator[str]:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.stdin.close()
-        assert process.wait(4 * PATIENCE) == 0
+        assert process.wait(LONG) == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -101,7 +101,7 @@ async def test_b117_of_two_choices_the_loaded_one_is_never_taken(cluster: str) -
         found = Counter([await client.call(HELD, {}) for _ in range(300)])
         assert found[loaded] == 0
         await client.call(HELD, {"release": wave}, instance=one)
-        assert await asyncio.wait_for(asyncio.gather(*held), PATIENCE) == [loaded] * 50
+        assert await asyncio.wait_for(asyncio.gather(*held), LONG) == [loaded] * 50
 
 
 @pytest.mark.parametrize("road", ["near", "far"])
@@ -115,7 +115,7 @@ async def test_a_call_for_an_instance_that_is_gone_fails_and_no_other(
             client = await stand.client(road, router_name(mode, 0))
             for instance in (1, (1 << 64) - 1):
                 with pytest.raises(WorkerUnavailable, match=f"{one.instance}"):
-                    await client.call(HELD, {}, instance=instance, timeout=PATIENCE)
+                    await client.call(HELD, {}, instance=instance, timeout=LONG)
             wrong: Any
             for wrong in (-1, 1 << 64, "1", True):
                 with pytest.raises(CallHomeError, match="instance"):
@@ -127,7 +127,7 @@ async def test_direct_wants_an_instance_and_says_so(cluster: str) -> None:
     async with Stand(cluster) as stand:
         client = await stand.client("near", router_name("direct", 0))
         with pytest.raises(CallHomeError, match="instance="):
-            await client.call(HELD, {}, timeout=PATIENCE)
+            await client.call(HELD, {}, timeout=LONG)
 
 
 async def test_the_workers_that_can_be_named_are_listed(cluster: str) -> None:
@@ -135,6 +135,7 @@ async def test_the_workers_that_can_be_named_are_listed(cluster: str) -> None:
         known = await stand.workers(HELD, router_name("direct", 0))
         for road in ("near", "far"):
             client = await stand.client(road, router_name("direct", 0))
+            await wait_until(partial(idle, client.ref(client.through)), what="all is told")
             found = await client.workers(HELD)
             assert {each.instance for each in found} == {each.instance for each in known.values()}
             assert sorted(each.device for each in found) == ["cpu", "cpu", "cuda", "cuda"]
@@ -151,7 +152,7 @@ async def test_b117_nobody_all_busy_and_one_are_told_apart_in_every_mode(cluster
             for road in ("near", "far"):
                 through = await stand.client(road, client.through)
                 with pytest.raises(NoWorkers, match=r"t\.nobody\.there"):
-                    await asyncio.wait_for(through.call("t.nobody.there"), PATIENCE)
+                    await asyncio.wait_for(through.call("t.nobody.there"), LONG)
             if mode != "direct":  # whoever names a worker goes there: only its engine may refuse
                 await all_busy(client, workers)
 
@@ -169,13 +170,13 @@ async def all_busy(client: Through, workers: dict[int, Record]) -> None:
     """With a limit of one stream a worker, four calls are held, and the fifth is refused."""
     router, wave = client.ref(client.through), next(waves)
     await wait_until(partial(idle, router), what="the loads of the mode before are told")
-    assert await router.ask(BusyAt(streams=1), timeout=PATIENCE) == [None, None]
+    assert await router.ask(BusyAt(streams=1), timeout=LONG) == [None, None]
     held = [asyncio.create_task(client.call(HELD, {"hold": wave})) for _ in workers]
     await carries(client, len(workers))
     with pytest.raises(AllBusy, match="busy_streams=1"):
         await client.call(HELD, {})
-    assert await router.ask(BusyAt(), timeout=PATIENCE) == [1, None]
+    assert await router.ask(BusyAt(), timeout=LONG) == [1, None]
     assert await client.call(HELD, {}) in workers
     for each in workers.values():
         await client.call(HELD, {"release": wave}, instance=each.instance)
-    assert set(await asyncio.wait_for(asyncio.gather(*held), PATIENCE)) == set(workers)
+    assert set(await asyncio.wait_for(asyncio.gather(*held), LONG)) == set(workers)

@@ -13,7 +13,7 @@ from tests.e2e.distribution import Through
 from tests.e2e.routing_engines import HELD, HERE
 from tests.e2e.standing import on_road
 from tests.e2e.watching import inspect, kill, wait_idle
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import LONG, wait_until
 
 NAMES = ("one", "two")
 SPEC = NodeSpec(
@@ -36,7 +36,7 @@ async def failures(client: Client, calls: int) -> list[CallHomeError]:
     found = []
     for _ in range(calls):
         try:
-            await client.call(HELD, {}, timeout=PATIENCE)
+            await client.call(HELD, {}, timeout=LONG)
         except CallHomeError as error:
             found.append(error)
     return found
@@ -65,7 +65,7 @@ async def goes_on(client: Client) -> None:
         lost = await failures(client, 50)
         assert len(lost) <= 2, lost
 
-        await wait_until(lambda name=dead: knows(client, name), 2 * PATIENCE, f"{dead} is back")
+        await wait_until(lambda name=dead: knows(client, name), LONG, f"{dead} is back")
         assert client.ref(dead).address.pid != router.pid
         await wait_idle(client, router=other)
         await wait_idle(client, router=dead)
@@ -106,7 +106,7 @@ async def counted(cluster: str) -> None:
         finally:
             for each in (one, other):
                 await first.call(HELD, {"release": 1}, instance=each)
-            answers = await asyncio.wait_for(asyncio.gather(*held), PATIENCE)
+            answers = await asyncio.wait_for(asyncio.gather(*held), LONG)
         assert sorted(Counter(answers).values()) == [25, 25]
         await seen(first, 0, 0)
         await seen(second, 0, 0)

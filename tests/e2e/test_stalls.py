@@ -8,12 +8,12 @@ import signal
 
 from actors import Cluster, EngineSpec, NodeSpec, RouterSpec, Settings
 from tests.e2e.watching import inspect, kill, program, wait_idle
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, wait_until
 
 BRISK = "t.brisk.go"
 
 
-def node(**settings: int) -> NodeSpec:
+def node(**settings: float) -> NodeSpec:
     return NodeSpec(
         name="a",
         routers=[RouterSpec()],
@@ -39,11 +39,15 @@ async def test_a_client_that_stands_still_holds_up_its_own_streams_only() -> Non
                 seen = [(await inspect(client, BRISK))["counters"]["items"] for _ in range(5)]
                 return len(set(seen)) == 1
 
-            await wait_until(stuck, 100 * TICK)
+            await wait_until(stuck, LONG)
             for _ in range(20):
                 async with client.stream(BRISK, {"items": 50, "size": 100}) as items:
                     assert [number async for number, _ in items] == list(range(50))
-            assert (await inspect(client, BRISK))["in_flight"] == 20
+
+            async def others_only() -> bool:
+                return bool((await inspect(client, BRISK))["in_flight"] == 20)
+
+            await wait_until(others_only, what="only its streams are left")
             kill(other.pid, signal.SIGCONT)
             assert await asyncio.to_thread(other.stdout.readline) == "all 20 x 2000\n"
         await wait_idle(client, BRISK)
@@ -66,7 +70,8 @@ async def test_a_client_that_stands_still_and_dies_leaves_nothing() -> None:
 
 
 async def test_a_router_that_stands_still_delays_calls_and_loses_none() -> None:
-    async with Cluster(node()) as cluster, cluster.client() as client:
+    patient = node(connect_timeout=LONG, frozen_after=LONG)  # it stands as long as the test does
+    async with Cluster(patient) as cluster, cluster.client() as client:
         router = client.ref("router").address
         async with client.stream(BRISK, {"items": 500}) as items:
             assert await anext(items) == 0

@@ -10,7 +10,7 @@ import pytest
 
 from actors import Actor, ActorSpec, Cluster, NodeSpec, Ref, Settings, handles
 from actors.errors import SpawnError
-from tests.waiting import PATIENCE
+from tests.waiting import LONG
 
 
 class Add(NamedTuple):
@@ -73,9 +73,9 @@ async def test_a_reference_in_on_start_waits_for_an_actor_that_is_still_starting
         for way in ("tell", "ask", "stream")
     ]
     async with Cluster(NodeSpec(actors=[*actors, ActorSpec("slow", actor=Slow)])) as cluster:
-        assert await cluster.ref("ask").ask(Sum(), timeout=PATIENCE) in (0, 5)
-        assert await cluster.ref("stream").ask(Sum(), timeout=PATIENCE) == [0, 1, 2]
-        assert await cluster.ref("slow").ask(Sum(), timeout=PATIENCE) == 5
+        assert await cluster.ref("ask").ask(Sum(), timeout=LONG) in (0, 5)
+        assert await cluster.ref("stream").ask(Sum(), timeout=LONG) == [0, 1, 2]
+        assert await cluster.ref("slow").ask(Sum(), timeout=LONG) == 5
 
 
 def eager(name: str, of: str) -> ActorSpec:
@@ -83,16 +83,21 @@ def eager(name: str, of: str) -> ActorSpec:
 
 
 @pytest.mark.parametrize(
-    ("actors", "words"),
+    ("actors", "limit", "words"),
     [
-        ([eager("a", "b"), eager("b", "a")], "in turn, neither can start"),
-        ([eager("a", "a")], "on_start calls its methods"),
-        ([eager("a", "near"), ActorSpec("near", actor=Slow, place="here")], "starts after 'a'"),
-        ([eager("a", "nobody")], "no actor 'nobody' is alive"),
+        # On_start may wait for others for four fifths of it.
+        ([eager("a", "b"), eager("b", "a")], 8.0, "in turn, neither can start"),
+        ([eager("a", "a")], LONG, "on_start calls its methods"),
+        (
+            [eager("a", "near"), ActorSpec("near", actor=Slow, place="here")],
+            LONG,
+            "starts after 'a'",
+        ),
+        ([eager("a", "nobody")], LONG, "no actor 'nobody' is alive"),
     ],
 )
-async def test_what_cannot_come_is_said(actors: list[ActorSpec], words: str) -> None:
-    settings = Settings(start_timeout=5.0)  # of which on_start may wait for others 4
+async def test_what_cannot_come_is_said(actors: list[ActorSpec], limit: float, words: str) -> None:
+    settings = Settings(start_timeout=limit)
     with pytest.raises(SpawnError, match=words):
         async with Cluster(NodeSpec(actors=actors, settings=settings)):
             pass

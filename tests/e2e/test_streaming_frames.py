@@ -22,7 +22,7 @@ from actors.errors import (
 from tests.e2e.engines import ARRAYS, ECHO, HIDDEN, PART, set_dumpable, set_powers
 from tests.e2e.standing import ROADS, Standing, inspect, standing, wait_idle, wait_returned
 from tests.leaks import shared
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 
 GO = "t.part.go"
 KIB, MIB = 1 << 10, 1 << 20
@@ -37,7 +37,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Standing]:
 
 
 async def echo(client: Client, value: Any, codec: str = "msgpack", to: str = GO) -> Any:
-    return await client.call(to, {"do": "echo", "value": value}, timeout=10.0, codec=codec)
+    return await client.call(to, {"do": "echo", "value": value}, timeout=LONG, codec=codec)
 
 
 async def lends_nothing(client: Client, endpoint: str = GO) -> None:
@@ -45,7 +45,7 @@ async def lends_nothing(client: Client, endpoint: str = GO) -> None:
     await wait_returned(client)
 
     async def free() -> bool:
-        return not (await client.call(endpoint, {"do": "memory"}, timeout=5.0))["slots"]
+        return not (await client.call(endpoint, {"do": "memory"}, timeout=LONG))["slots"]
 
     await wait_until(free, what="leases of the engine's frames are back")
 
@@ -97,7 +97,7 @@ async def test_a_type_depends_on_neither_size_nor_road(
 async def test_the_same_frame_yielded_twice_is_an_error(node: Standing, size: int) -> None:
     async with node.client() as client:
         request = {"do": "frame_twice", "size": size}
-        async with client.stream(GO, request, timeout=10.0) as items:
+        async with client.stream(GO, request, timeout=LONG) as items:
             first = await anext(items)
             assert (first.array == 1).all()
             with pytest.raises(FrameReleased, match="handed on already"):
@@ -109,7 +109,7 @@ async def test_the_same_frame_yielded_twice_is_an_error(node: Standing, size: in
 @pytest.mark.parametrize("size", [16, 100_000])
 async def test_a_fresh_frame_for_each_item_is_100_different_ones(node: Standing, size: int) -> None:
     async with node.client() as client:
-        async with client.stream(GO, {"do": "frames", "n": 100, "size": size}, timeout=10.0) as s:
+        async with client.stream(GO, {"do": "frames", "n": 100, "size": size}, timeout=LONG) as s:
             frames = [frame async for frame in s]
         for number, frame in enumerate(frames):
             assert type(frame) is Frame
@@ -124,16 +124,16 @@ async def test_a_frame_is_a_request_once(node: Standing) -> None:
     async with node.client() as client:
         frame = client.frames.new((1000, 1000), "u1")
         frame.array[:] = 3
-        assert await client.call(GO, frame, timeout=10.0) == 3_000_000
+        assert await client.call(GO, frame, timeout=LONG) == 3_000_000
         assert not frame.array.flags.writeable
         with pytest.raises(FrameReleased):
-            await client.call(GO, frame, timeout=10.0)
+            await client.call(GO, frame, timeout=LONG)
         del frame
         await lends_nothing(client)
 
 
 async def test_frames_go_both_ways_in_a_bidirectional_stream(node: Standing) -> None:
-    async with node.client() as client, client.open("t.echo.go", timeout=20.0) as chat:
+    async with node.client() as client, client.open("t.echo.go", timeout=LONG) as chat:
         for number in range(20):
             frame = client.frames.new((100, 1000), "u1")
             frame.array[:] = number
@@ -157,10 +157,10 @@ async def test_frames_go_both_ways_in_a_bidirectional_stream(node: Standing) -> 
 async def test_a_refused_frame_comes_back(node: Standing) -> None:
     async with node.client() as client:
         with pytest.raises(Unsupported, match="stream of requests"):
-            await client.call("t.echo.go", client.frames.new(100_000, "u1"), timeout=10.0)
+            await client.call("t.echo.go", client.frames.new(100_000, "u1"), timeout=LONG)
         await wait_returned(client)
         with pytest.raises(NoWorkers):
-            await client.call("t.nobody.go", client.frames.new(100_000, "u1"), timeout=10.0)
+            await client.call("t.nobody.go", client.frames.new(100_000, "u1"), timeout=LONG)
         await wait_returned(client)
 
 
@@ -168,11 +168,11 @@ async def test_a_handler_that_raises_keeps_no_frame(node: Standing) -> None:
     async with node.client() as client:
         request: dict[str, Any] = {"do": "raise", "frame": client.frames.new(100_000, "u1")}
         with pytest.raises(EngineError, match="boom") as failed:
-            await client.call(GO, request, timeout=10.0)
+            await client.call(GO, request, timeout=LONG)
         assert failed.value.remote_type == "ValueError"
         request = {"n": 3, "size": 40_000, "raise_at": 2}
         request["frame"] = client.frames.new(100_000, "u1")
-        async with client.stream("t.arrays.go", request, timeout=10.0) as items:
+        async with client.stream("t.arrays.go", request, timeout=LONG) as items:
             assert (await anext(items)).size == (await anext(items)).array.size
             with pytest.raises(EngineError, match="boom 99999"):
                 await anext(items)
@@ -186,12 +186,12 @@ async def test_a_handler_that_raises_keeps_no_frame(node: Standing) -> None:
 async def test_leases_of_a_killed_stream_come_back(node: Standing) -> None:
     async with node.client() as client:
         request = {"do": "frames", "n": 100_000, "size": 50_000}
-        async with client.stream(GO, request, timeout=10.0) as items:
+        async with client.stream(GO, request, timeout=LONG) as items:
             kept = [await anext(items) for _ in range(3)]
             await wait_until(lambda: items.received > 50, what="items that nobody will take")
         assert [int(frame.array[0, 0]) for frame in kept] == [0, 1, 2]
         await wait_idle(client)
-        held = await client.call(GO, {"do": "memory"}, timeout=5.0)
+        held = await client.call(GO, {"do": "memory"}, timeout=LONG)
         if node.road == "node":  # on another node they are leases of that node's router
             assert held["slots"] >= 3
         kept.clear()
@@ -201,7 +201,7 @@ async def test_leases_of_a_killed_stream_come_back(node: Standing) -> None:
 async def test_leases_of_a_generator_in_a_thread_come_back(node: Standing) -> None:
     async with node.client() as client:
         request = {"n": 1000, "size": 40_000}
-        async with client.stream("t.arrays.go", request, timeout=10.0) as items:
+        async with client.stream("t.arrays.go", request, timeout=LONG) as items:
             for number in range(5):
                 item = await anext(items)
                 array = item.array if number % 2 else item
@@ -210,7 +210,7 @@ async def test_leases_of_a_generator_in_a_thread_come_back(node: Standing) -> No
             del item, array
         await wait_idle(client)
         for _ in range(3):  # what a thread had ready must not stay in the arena either
-            async with client.stream("t.arrays.go", request | {"n": 300}, timeout=10.0) as items:
+            async with client.stream("t.arrays.go", request | {"n": 300}, timeout=LONG) as items:
                 await anext(items)
         await wait_idle(client)
         await no_slots_of(client, "arrays")
@@ -231,7 +231,7 @@ async def test_frames_that_arrived_are_readable_after_their_owner_died() -> None
         (child,) = [each for each in cluster.nodes[0].children if each.name == "part"]
         kept: list[Any] = []
         request = {"do": "frames", "n": 1_000, "size": 50_000}
-        async with client.stream(GO, request, timeout=10.0) as items:
+        async with client.stream(GO, request, timeout=LONG) as items:
             await wait_until(lambda: items.received >= 100)
             os.kill(child.pid, signal.SIGKILL)
             with pytest.raises(PeerLost, match="SIGKILL"):
@@ -254,7 +254,7 @@ async def test_a_full_arena_sends_bytes_in_line() -> None:
     spec = NodeSpec(engines=[PART], settings=settings)
     async with Cluster(spec) as cluster, cluster.client() as client:
         request = {"do": "hold", "n": 3, "size": 512 * KIB}
-        async with client.stream(GO, request, timeout=10.0) as items:
+        async with client.stream(GO, request, timeout=LONG) as items:
             async for item in items:
                 assert item.shape == (512 * KIB,)
                 assert (item == 7).all()
@@ -290,7 +290,7 @@ async def test_where_proc_is_closed_the_socket_leads_to_memory(node: Standing) -
     to = "t.hidden.go"
     async with node.client() as client:
         request = {"do": "frames", "n": 20, "size": 50_000}
-        async with client.stream(to, request, timeout=10.0) as items:
+        async with client.stream(to, request, timeout=LONG) as items:
             frames = [frame async for frame in items]
         for number, frame in enumerate(frames):
             assert (frame.array == number).all()
@@ -299,10 +299,10 @@ async def test_where_proc_is_closed_the_socket_leads_to_memory(node: Standing) -
         assert {each["road"] for each in client.memory()["borrowed"]} == {"socket"}
         frame = client.frames.new((1000, 1000), "u1")
         frame.array[:] = 3
-        assert await client.call(to, frame, timeout=10.0) == 3_000_000
+        assert await client.call(to, frame, timeout=LONG) == 3_000_000
         if node.road == "node":
             asked = {"do": "road", "owner": client.runtime.address.incarnation}
-            assert await client.call(to, asked, timeout=5.0) == "socket"
+            assert await client.call(to, asked, timeout=LONG) == "socket"
         del frame, frames
         await lends_nothing(client, to)
 
@@ -316,9 +316,9 @@ async def test_where_memory_cannot_be_mapped_bytes_go_in_line(node: Standing) ->
         assert not client.runtime.memory.reading.mapped, "the engine's memory was mapped"
         frame = client.frames.new((1000, 1000), "u1")
         frame.array[:] = 3
-        assert await client.call(to, frame, timeout=10.0) == 3_000_000
+        assert await client.call(to, frame, timeout=LONG) == 3_000_000
         request = {"do": "frames", "n": 20, "size": 50_000}
-        async with client.stream(to, request, timeout=10.0) as items:
+        async with client.stream(to, request, timeout=LONG) as items:
             frames = [frame async for frame in items]
         for number, frame in enumerate(frames):
             assert type(frame) is Frame

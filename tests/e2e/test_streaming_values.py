@@ -15,6 +15,7 @@ from actors.errors import DecodeError, EncodeError, EngineError
 from actors.kernel.opened import Limits, Opened
 from tests.e2e.engines import ECHO, LETTERS, MORE_LETTERS, PART, UNARY
 from tests.e2e.standing import ROADS, Standing, inspect, standing, wait_idle
+from tests.waiting import LONG
 from transport.context import Context
 from transport.payload import Encoded
 
@@ -32,15 +33,15 @@ def node(request: pytest.FixtureRequest) -> Iterator[Standing]:
 
 
 async def echo(client: Client, value: Any, codec: str = "msgpack") -> Any:
-    return await client.call(GO, {"do": "echo", "value": value}, timeout=10.0, codec=codec)
+    return await client.call(GO, {"do": "echo", "value": value}, timeout=LONG, codec=codec)
 
 
 async def raw(client: Client, endpoint: str, payload: bytes, codec: str = "msgpack") -> Opened:
     """A stream whose request is ``payload`` as it stands, once it has ended."""
     stream = client.runtime.home.open(
         client.route(endpoint), endpoint, Encoded(payload, [], len(payload)), many=False,
-        codec=codec, native=False, limits=Limits(5.0, None, None),
-        context=Context("raw", None, time.monotonic() + 5.0), named=False,
+        codec=codec, native=False, limits=Limits(LONG, None, None),
+        context=Context("raw", None, time.monotonic() + LONG), named=False,
     )  # fmt: skip
     await stream.wait_ended()
     return stream
@@ -90,7 +91,7 @@ async def test_b103_a_lone_surrogate_ends_its_stream_in_order(node: Standing, co
     got = []
     async with node.client() as client:
         request = {"do": "values", "of": "surrogate"}
-        async with client.stream(GO, request, timeout=10.0, codec=codec) as items:
+        async with client.stream(GO, request, timeout=LONG, codec=codec) as items:
             got.append(await anext(items))
             with pytest.raises(EncodeError, match="surrogate"):
                 await anext(items)
@@ -114,12 +115,12 @@ async def test_b106_poison_is_refused_and_kills_nobody(node: Standing, codec: st
         await echo(client, 1)
         base = rss_of(pid)
         for payload in POISON[codec]:
-            stream = await raw(client, GO, payload, codec)  # and no end of its 5 s
+            stream = await raw(client, GO, payload, codec)  # and no end of its time
             assert isinstance(stream.error, DecodeError), payload[:8]
             for number in range(10):
                 assert await echo(client, number, codec) == number
         assert rss_of(pid) - base < 20 * MIB
-        assert await client.call(GO, {"do": "pid"}, timeout=5.0) == pid
+        assert await client.call(GO, {"do": "pid"}, timeout=LONG) == pid
         await wait_idle(client)
 
 
@@ -139,7 +140,7 @@ async def test_one_mutated_dict_is_100_different_items(
 ) -> None:
     async with node.client() as client:
         request = {"do": "mutated", "n": 100, "size": size}
-        async with client.stream(GO, request, timeout=10.0, codec=codec) as items:
+        async with client.stream(GO, request, timeout=LONG, codec=codec) as items:
             found = [item async for item in items]
     assert [item["deep"][0] for item in found] == list(range(100))
     for number, item in enumerate(found):
@@ -151,27 +152,27 @@ async def test_one_mutated_dict_is_100_different_items(
 async def test_an_item_that_cannot_be_encoded_is_no_clean_end(node: Standing, codec: str) -> None:
     async with node.client() as client:
         request = {"do": "values", "of": "unencodable"}
-        async with client.stream(GO, request, timeout=10.0, codec=codec) as items:
+        async with client.stream(GO, request, timeout=LONG, codec=codec) as items:
             assert await anext(items) == 1
             with pytest.raises(EncodeError, match=r'item\["a"\]\[1\]: .*object'):
                 await anext(items)
         counters = (await inspect(client.ref("part")))["counters"]
         assert counters["errors.serialization"] >= 1
         request["of"] = "huge integer"
-        async with client.stream(GO, request, timeout=10.0, codec=codec) as items:
+        async with client.stream(GO, request, timeout=LONG, codec=codec) as items:
             assert await anext(items) == 2**200
             with pytest.raises(EncodeError):
                 await anext(items)
         await wait_idle(client)
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 async def test_thousands_of_calls_in_sequence_to_a_worker_of_capacity_1(node: Standing) -> None:
     calls = 4_000 if node.road == "node" else 1_500  # between nodes a call takes twice as long
     asyncio.get_running_loop().set_debug(False)  # it makes a call three times as long
     async with node.client() as client:
         for number in range(calls):
-            answer = await client.call("t.unary.go", {"n": number}, timeout=10.0)
+            answer = await client.call("t.unary.go", {"n": number}, timeout=LONG)
             assert answer["n"] == number
         counters = (await inspect(client.ref("unary")))["counters"]
         assert counters["refused"] == 0
@@ -179,7 +180,7 @@ async def test_thousands_of_calls_in_sequence_to_a_worker_of_capacity_1(node: St
 
 
 async def test_requests_of_a_stream_are_of_the_domain_too(node: Standing) -> None:
-    async with node.client() as client, client.open("t.echo.go", timeout=10.0) as chat:
+    async with node.client() as client, client.open("t.echo.go", timeout=LONG) as chat:
         await chat.send({"a": 1})
         with pytest.raises(EncodeError, match=r"request\[0\]"):
             await chat.send([object()])
@@ -224,15 +225,15 @@ async def test_an_adapter_speaks_for_a_generator_in_a_thread(node: Standing) -> 
 async def test_an_engine_calls_streams_and_opens_other_endpoints(node: Standing) -> None:
     async with node.client() as client:
         request: dict[str, Any] = {"do": "call", "endpoint": "t.unary.go", "request": {"n": 4}}
-        assert (await client.call(GO, request, timeout=10.0))["n"] == 4
+        assert (await client.call(GO, request, timeout=LONG))["n"] == 4
         request = {"do": "stream", "endpoint": GO, "request": {"do": "numbers", "n": 3}}
-        async with client.stream(GO, request, timeout=10.0) as items:
+        async with client.stream(GO, request, timeout=LONG) as items:
             assert [item async for item in items] == [0, 1, 2]
-        async with client.stream(GO, request, timeout=10.0, annotated=True) as items:
+        async with client.stream(GO, request, timeout=LONG, annotated=True) as items:
             found = [(item.data, item.comment) async for item in items]
         assert found == [(0, ["through"]), (1, ["through"]), (2, ["through"])]
         request = {"do": "open", "endpoint": "t.echo.go", "items": [1, "two"]}
-        async with client.stream(GO, request, timeout=10.0) as items:
+        async with client.stream(GO, request, timeout=LONG) as items:
             assert [item async for item in items] == [1, "two", {"count": 2}]
         await wait_idle(client)
 
@@ -240,8 +241,8 @@ async def test_an_engine_calls_streams_and_opens_other_endpoints(node: Standing)
 async def test_a_child_stream_has_what_is_left_of_the_deadline(node: Standing) -> None:
     async with node.client() as client:
         request = {"do": "call", "endpoint": GO, "request": {"do": "context"}}
-        found = await client.call(GO, request, timeout=5.0, metadata={"who": "me"})
-        assert 0 < found["remaining"] < 5.0
+        found = await client.call(GO, request, timeout=LONG, metadata={"who": "me"})
+        assert 0 < found["remaining"] < LONG
         assert found["metadata"] == {"who": "me"}
 
 
@@ -249,20 +250,20 @@ async def test_a_child_stream_ends_with_its_parent(node: Standing) -> None:
     child = {"do": "hang_after", "n": 2, "id": "child"}
     request = {"do": "stream", "endpoint": GO, "request": child, "id": "parent"}
     async with node.client() as client:
-        async with client.stream(GO, request, timeout=10.0) as items:
+        async with client.stream(GO, request, timeout=LONG) as items:
             assert [await anext(items), await anext(items)] == [0, 1]
         await wait_idle(client)
         for name in ("child", "parent"):
-            assert (await client.call(GO, {"do": "look", "of": name}, timeout=5.0))["ended"]
+            assert (await client.call(GO, {"do": "look", "of": name}, timeout=LONG))["ended"]
 
 
 async def test_the_failure_of_a_child_is_the_failure_of_its_parent(node: Standing) -> None:
     async with node.client() as client:
         request: dict[str, Any] = {"do": "call", "endpoint": "t.nobody.go", "request": None}
         with pytest.raises(EngineError, match=r"t\.nobody\.go") as failed:
-            await client.call(GO, request, timeout=5.0)
+            await client.call(GO, request, timeout=LONG)
         assert failed.value.remote_type == "actors.errors.NoWorkers"
         request = {"do": "call", "endpoint": GO, "request": {"do": "values", "of": "unencodable"}}
         with pytest.raises(EncodeError, match="object"):
-            await client.call(GO, request, timeout=5.0)
+            await client.call(GO, request, timeout=LONG)
         await wait_idle(client)

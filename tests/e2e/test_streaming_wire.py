@@ -14,7 +14,7 @@ from actors.kernel.calls import Caller
 from actors.kernel.responses import ResponseStream
 from actors.kernel.runtime import Runtime
 from actors.messages import Accept, End, Items, Kill, Open
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 from transport.payload import encode_payload
 from transport.wire.message import Message
 
@@ -34,7 +34,7 @@ class Peer:
         self.opens.put_nowait(m)
 
     async def accept(self) -> Open:
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(LONG):
             opened = await self.opens.get()
         self.say(opened, Accept(opened.stream, self.runtime.address, 0, 0))
         return opened
@@ -55,7 +55,7 @@ async def talking(tmp_path: Path) -> AsyncIterator[tuple[Peer, ResponseStream, O
     home = Runtime(run=str(tmp_path), name="home")
     try:
         caller = Caller(home, lambda target: peer.runtime.address)
-        async with caller.stream("t.wire.go", None, timeout=10.0) as stream:
+        async with caller.stream("t.wire.go", None, timeout=LONG) as stream:
             yield peer, stream, await peer.accept()
     finally:
         home.close()

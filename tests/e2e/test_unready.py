@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ from actors.errors import AllBusy, WorkerUnavailable
 from tests.e2e.standing import ROADS, Standing, standing
 from tests.e2e.unready_engines import fault
 from tests.etcd import Etcd
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 
 GO, BLOCK = "t.unready.go", "t.unready.block"
-SLACK = 3 * PATIENCE
+SLACK = LONG
 WHY = "its canary raised RuntimeError: the weights are gone"
-TTL = 2.0
-QUICK: dict[str, Any] = {"canary_wait": 0.5, "canary_timeout": 2.0}
+TTL = 4.0
+QUICK: dict[str, Any] = {"canary_wait": 0.5, "canary_timeout": LONG}
 
 
 @pytest.fixture(scope="module", params=ROADS)
@@ -79,10 +78,13 @@ async def test_c36_ready_not_ready_ready_at_routers_here_and_elsewhere(
             assert found == [[second, ""]] * 6
             with pytest.raises(WorkerUnavailable, match=rf"is unready since \d.* s: {WHY}"):
                 await client.call(GO, {}, instance=one)
-            await wait_until(lambda: heard, SLACK, "its caller is warned")
-            assert heard[0].code == "unready"
-            assert WHY in heard[0].text
-            assert f"(pid {first})" in heard[0].text
+
+            def told() -> list[str]:
+                return [each.text for each in heard if each.code == "unready"]
+
+            await wait_until(told, SLACK, "its caller is warned")
+            assert WHY in told()[0]
+            assert f"(pid {first})" in told()[0]
             fault(folder, second).touch()
             await until(client, unready=2)
             with pytest.raises(AllBusy, match=rf"2 unready; .*{WHY}") as nobody:
@@ -92,9 +94,10 @@ async def test_c36_ready_not_ready_ready_at_routers_here_and_elsewhere(
             for pid in (first, second):
                 fault(folder, pid).unlink()
             await until(client, free=2)
+            await wait_until(lambda: heard[-1].code == "thawed", SLACK, "and told that it is over")
             (tmp_path / "go on").touch()
             assert [each async for each in items] == ["went on"]
-        assert [each.code for each in heard] == ["unready", "thawed"]
+        assert len(told()) == 1
         assert (await client.call(GO, {}, instance=one, timeout=SLACK))[0] == first
 
 
@@ -159,9 +162,7 @@ async def test_b144_a_busy_worker_stays_listed_and_a_stopped_or_unready_one_does
         pid = records[0].address.pid
         os.kill(pid, signal.SIGSTOP)
         try:
-            began = time.monotonic()
             await wait_until(lambda: listed(BLOCK, 1), SLACK, "who is stopped is not")
-            assert time.monotonic() - began < TTL + 1.0 + SLACK / 5
             (tmp_path / str(client.ref(GO).address.pid)).touch()
             await wait_until(lambda: listed(GO, 0), SLACK, "nor who is unready")
         finally:

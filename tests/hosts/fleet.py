@@ -14,15 +14,15 @@ from typing import Any, Final
 from actors import Client, Settings
 from actors.cluster.folder import NodeInfo, live_nodes
 from tests.hosts.kit import Host, Hosts
-from tests.waiting import PATIENCE, wait_until_sync
+from tests.waiting import LONG, wait_until_sync
 
 #: Seconds for a node of a busy machine to be up.
-START: Final = 12 * PATIENCE
+START: Final = 2 * LONG
 THERE: Final = "t.there.go"
 BACK: Final = "t.back.go"
 _SPEC: Final = """
 [settings]
-start_timeout = 50.0
+start_timeout = 100.0
 lease_ttl = {ttl}
 
 [[engines]]

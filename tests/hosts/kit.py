@@ -28,7 +28,7 @@ import pytest
 
 from tests.hosts.enter import enter
 from tests.leaks import MARKER
-from tests.waiting import PATIENCE, require_root
+from tests.waiting import LONG, require_root
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,7 +36,7 @@ R = TypeVar("R")
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _ENTER: Final = str(Path(__file__).with_name("enter.py"))
 #: How long the switch of a busy machine may take to answer, in seconds.
-_LIMIT: Final = 4 * PATIENCE
+_LIMIT: Final = LONG
 BOTH: Final = ("out", "in")
 
 
