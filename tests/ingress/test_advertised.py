@@ -26,6 +26,7 @@ from tests.e2e.test_two_nodes import cable as cable
 from tests.ingress.rig import rig
 from tests.waiting import DEADLINE, LONG, TICK, wait_until
 from transport.callhome.net import Net
+from transport.wire.request import pack_reply
 
 
 @asynccontextmanager
@@ -179,6 +180,38 @@ async def test_the_address_toward_etcd_is_chosen(cable: Cable) -> None:
         net.close()
 
 
+async def test_an_answer_may_come_in_pieces() -> None:
+    answer = pack_reply(b"callhome 7")
+    net = Net()
+
+    async def halves(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer[:3])
+        await writer.drain()
+        await asyncio.sleep(TICK)  # so that it is two; one is no failure
+        writer.write(answer[3:])
+        writer.close()
+
+    try:
+        async with await asyncio.start_server(halves, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            check = advertised.Check(net, f"{host}:{port}", "callhome 7", "")
+            assert await check._ask() == ""
+    finally:
+        net.close()
+
+
+async def test_an_address_at_which_nobody_listens_is_not_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(advertised, "local_address_toward", lambda address: "2001:db8::7")
+    net, bound, far = Net(), "192.0.2.9:7400", ["192.0.2.1"]
+    try:
+        assert await chosen(net, "0.0.0.0", bound, far) == bound
+        assert await chosen(net, "::", bound, far) == "[2001:db8::7]:7400"
+    finally:
+        net.close()
+
+
 async def test_a_member_whose_name_nobody_answers_for_is_passed_over(
     cable: Cable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +251,7 @@ def test_what_is_told_can_be_dialled() -> None:
         told("10.0.0.7:7400", "0.0.0.0")
     assert members("etcd://a:1,[::1]:2379") == ["a", "::1"]
     assert members("") == []
-    assert [*map(loopback, ("127.0.0.9", "::1", "localhost", "10.0.0.7", "a.example"))] == [
-        True, True, True, False, False,
+    hosts = ("127.0.0.9", "::1", "localhost", "a.localhost", "10.0.0.7", "a.example")
+    assert [*map(loopback, hosts)] == [
+        True, True, True, True, False, False,
     ]  # fmt: skip
