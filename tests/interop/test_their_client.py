@@ -22,9 +22,9 @@ from tests.interop.wheel import (
     needs_wheel,
     program,
 )
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, wait_until
 
-pytestmark = [needs_wheel, pytest.mark.timeout(120)]
+pytestmark = [needs_wheel, pytest.mark.timeout(300)]
 
 GENERATE = "interop.ours.generate"
 MIB = 1 << 20
@@ -66,10 +66,10 @@ async def ended(client: Client, of: str) -> Fields:
     found: Fields = {}
 
     async def over() -> bool:
-        found.update(await client.call(GENERATE, {"do": "ended", "of": of}, timeout=10.0))
+        found.update(await client.call(GENERATE, {"do": "ended", "of": of}, timeout=LONG))
         return bool(found["ended"])
 
-    await wait_until(over, 100 * TICK, f"the handler of {of} has ended")
+    await wait_until(over, LONG, f"the handler of {of} has ended")
     return found
 
 
@@ -139,7 +139,7 @@ async def test_a_stop_reaches_the_handler_and_ends_the_stream_cleanly(ours: Pair
     node, client = ours
     name = f"stop-{client.codec}"
     items = clean(await client.do({"do": "slow", "n": 10_000}, context=name, stop=3))
-    assert 3 <= len(items) < 50
+    assert 3 <= len(items) < 2000, "long before it would have ended by itself"
     assert items == [{"number": number} for number in range(len(items))]
     async with node.client() as own:
         found = await ended(own, name)
@@ -178,7 +178,7 @@ async def hanging(client: Program, streams: int, **more: Any) -> list[int]:
 async def check_truncated(client: Program, numbers: list[int]) -> None:
     """Each of these streams ends soon, as a cut one, after the items that came."""
     for number in numbers:
-        done = await client.answer(number, 20 * TICK)
+        done = await client.answer(number)
         assert "ended before generation completed" in done["error"]
         assert done["items"] == [{"number": number} for number in range(3)]
 
@@ -246,7 +246,11 @@ async def test_a_body_over_our_limit_ends_one_connection(tmp_path: Path) -> None
         assert clean(await client.do({"do": "digest"}, fill=MIB))[0]["length"] == MIB
         assert client.find(event="done", order=other) is None
         async with node.client() as own:
-            assert (await inspect(own.ref("ingress")))["in_flight"] == 1
+
+            async def one_is_left() -> bool:
+                return bool((await inspect(own.ref("ingress")))["in_flight"] == 1)
+
+            await wait_until(one_is_left, what="the other stream goes on")
 
 
 async def test_512_streams_at_once(ours: Pair) -> None:
@@ -254,7 +258,7 @@ async def test_512_streams_at_once(ours: Pair) -> None:
     numbers = [client.order(request={"do": "count", "n": 20}) for _ in range(512)]
     want = [{"number": number} for number in range(20)]
     for number in numbers:
-        assert clean(await client.answer(number, 60.0)) == want
+        assert clean(await client.answer(number, 2 * LONG)) == want
     async with node.client() as own:
         await wait_idle(own)
 

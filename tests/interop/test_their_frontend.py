@@ -24,9 +24,9 @@ from tests.interop.engines import HERE
 from tests.interop.websocket import WebSocket, connected
 from tests.interop.wheel import Meeting, needs_wheel, program
 from tests.ports import free_address
-from tests.waiting import TICK, wait_until_sync
+from tests.waiting import LONG, wait_until_sync
 
-pytestmark = [needs_wheel, pytest.mark.timeout(120)]
+pytestmark = [needs_wheel, pytest.mark.timeout(300)]
 
 ENDPOINT = "interop.realtime.converse"
 MODEL = "callhome-realtime"
@@ -102,7 +102,7 @@ def touch_until_listed(card: Path, port: int) -> None:
         except OSError:
             return False
 
-    wait_until_sync(listed, 200 * TICK, "the frontend lists our model")
+    wait_until_sync(listed, LONG, "the frontend lists our model")
 
 
 @asynccontextmanager

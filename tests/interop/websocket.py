@@ -13,7 +13,7 @@ from typing import Any
 
 _TEXT, _CLOSE = 1, 8
 #: How long the frontend may take for one message; seconds.
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 
 
 class WebSocket:

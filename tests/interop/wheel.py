@@ -23,7 +23,7 @@ PYTHON = os.environ.get(VARIABLE, "")
 VERSION = "1.6.1"
 WHY = f"needs an interpreter with ai-dynamo-runtime=={VERSION}, named by {VARIABLE}"
 #: How long one of its processes may take to answer; seconds.
-PATIENCE = 20.0
+PATIENCE = 60.0
 _ROOT = Path(__file__).resolve().parents[2]
 
 #: Whether tests may be given an etcd (``tests.etcd.require_etcd`` says why not).

@@ -96,7 +96,8 @@ class Load:
         )
 
     async def _caller(self, client: Any) -> None:
-        while not self.halted.is_set():
+        """Once at least, however soon it is over: so something comes of each load."""
+        while True:
             try:
                 stream = await client.round_robin(self.order["request"], annotated=False)
                 items = [item async for item in stream]
@@ -105,6 +106,8 @@ class Load:
             except Exception as error:
                 self.failures.append(f"{type(error).__name__}: {error}"[:300])
             await asyncio.sleep(0.01)
+            if self.halted.is_set():
+                return
 
 
 def parts(item: Any) -> dict[str, Any]:
