@@ -19,7 +19,7 @@ from actors.kernel.children import ChildSpec, ChildStatus
 from actors.kernel.runtime import Runtime
 from actors.notices import DrainTarget, RestartActors
 from tests.discovery.samples import engine
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE, wait_until
 
 
 class Node:
@@ -73,7 +73,8 @@ async def wishing(tmp_path: Path, node: Node) -> AsyncIterator[Wishes]:
 
 
 async def steps_of(wish: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [step async for step in wish]
+    async with asyncio.timeout(DEADLINE):  # a wish that is not refused never ends here
+        return [step async for step in wish]
 
 
 async def test_who_asks_once_more_shortens_the_drain_of_that_engine_only(tmp_path: Path) -> None:
