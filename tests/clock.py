@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import DEADLINE, LONG, TICK
+from transport.callhome.reception import Reception
 
 
 class Clock:
@@ -22,7 +23,14 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real, exact, self._ahead = time.monotonic, time.monotonic_ns, 0.0
-        monkeypatch.setattr(time, "monotonic", lambda: real() + self._ahead)
+
+        def turned() -> float:
+            return real() + self._ahead
+
+        monkeypatch.setattr(time, "monotonic", turned)
+        # Its clock is a default, which was taken when the module was read.
+        defaults = Reception.__init__.__kwdefaults__ or {}
+        monkeypatch.setitem(defaults, "clock", turned)
         # Actors beat by this one, and would be taken for frozen if it stayed behind.
         monkeypatch.setattr(time, "monotonic_ns", lambda: exact() + int(1e9 * self._ahead))
 
