@@ -14,8 +14,9 @@ from actors.errors import CallHomeError
 from tests.e2e.watching import inspect
 from tests.etcd import Etcd
 
-#: Seconds that a record lives in etcd without a sign of its node.
-TTL = 2.0
+#: Seconds that a record lives in etcd without a sign of its node: processes of a busy machine may
+#: stand for two of them.
+TTL = 4.0
 WHO = "t.who.go"
 
 

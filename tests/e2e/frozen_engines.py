@@ -8,10 +8,10 @@ import asyncio
 import mmap
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from operator import getitem
-from typing import Any
+from typing import Any, cast
 
 from actors import Context, Engine
 from tests.e2e.process_engines import wait_for_file
@@ -48,4 +48,4 @@ def hold(path: str) -> None:
     else has a turn.
     """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ) as told:
-        sum(iter(partial(getitem, told, 0), 1))
+        sum(iter(cast("Callable[[], int]", partial(getitem, told, 0)), 1))
