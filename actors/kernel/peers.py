@@ -31,7 +31,7 @@ from transport.shm.segment import start_time as start_time
 _SETTLE = 0.010
 #: The node says at once how an actor of its own ended; on a busy machine that takes its time, and
 #: "its process is gone" says less than "killed by SIGKILL". Nobody says it of a client.
-_WAIT_REASON = 0.250
+_WAIT_REASON = 1.0
 #: A peer that sends without pause from several processes must not hold a verdict for ever.
 _SETTLE_ROUNDS = 20
 _KEPT = 4096
