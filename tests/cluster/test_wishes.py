@@ -15,7 +15,7 @@ from actors import NodeSpec, Settings
 from actors.cluster.steps import Work
 from actors.cluster.wishes import Wishes
 from actors.errors import Overloaded, SpecError
-from actors.kernel.children import ChildSpec, ChildStatus
+from actors.kernel.children import ChildSpec, ChildStatus, State
 from actors.kernel.runtime import Runtime
 from actors.notices import DrainTarget, RestartActors
 from tests.discovery.samples import engine
@@ -23,26 +23,29 @@ from tests.waiting import DEADLINE, wait_until
 
 
 class Node:
-    """What a node has around its wishes: engines 1 and 2, whose drains last for ever."""
+    """What a node has around its wishes: engines 1 and 2, whose drains last until ``drained``."""
 
     def __init__(self) -> None:
         self.records = [engine(1), engine(2)]
         self.states: dict[str, str] = {}
         self.cut = self.drains = 0
         self.begun = self.busy = False
+        self.drained = asyncio.Event()
+        self.state: State = "up"
         self.shortened: list[tuple[float, object]] = []
         self.renewed: list[list[str]] = []
 
     def status(self) -> list[ChildStatus]:
         return [
             ChildStatus(ChildSpec(each.address.name, {"role": "engine", "endpoint": each.endpoint}),
-                "up", each.address.pid, each.address, 0, "")
+                self.state, each.address.pid, each.address, 0, "")
             for each in self.records
         ]  # fmt: skip
 
     async def drain(self, records: object, limit: float, why: str) -> int:
         self.drains += 1
-        return int(await asyncio.Event().wait())
+        await self.drained.wait()
+        return 0
 
     async def wait_drained(self, limit: float, why: str = "") -> None:
         await self.drain(self.records, limit, why)
@@ -90,11 +93,27 @@ async def test_who_asks_once_more_shortens_the_drain_of_that_engine_only(tmp_pat
         assert node.shortened == [(5.0, node.records[0].address)]
         wishes.close()
         for steps in (await first, *[await each for each in others]):
+            assert steps[0]["step"] == "withdrawn", "who comes later hears all of it"
             assert (steps[-1]["step"], steps[-1]["error"]) == ("done", "the node stops")
         with pytest.raises(Overloaded, match="the node stops"):
             await steps_of(wishes.drain(DrainTarget("engine-1")))
         with pytest.raises(Overloaded, match="drains or stops"):
             await steps_of(wishes.restart(RestartActors([])))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_who_leaves_beside_a_successor_drains_without_a_word_of_that_one(
+    tmp_path: Path, leaves: bool
+) -> None:
+    node = Node()
+    node.state = "leaving" if leaves else "up"
+    async with wishing(tmp_path, node) as wishes:
+        drain = asyncio.create_task(steps_of(wishes.drain(DrainTarget("engine-1"))))
+        await wait_until(lambda: node.drains)
+        assert node.states == ({} if leaves else {"engine-1": "draining"})
+        node.drained.set()
+        assert (await drain)[-1]["ok"]
+        assert node.states == ({} if leaves else {"engine-1": "drained"})
 
 
 @pytest.mark.parametrize(("target", "ends"), [("engine-1", False), ("", True)])
