@@ -34,6 +34,10 @@ async def test_workers_that_come_and_go_while_the_loop_stands_still_fill_no_memo
     found._tell([Removed(engine(1), "gone"), Added(engine(1)), Added(engine(600))])
     await wait_until(lambda: heard.instances == {1, 600})
     assert heard.removed.count(1) == 1
+    assert len(found._held) == 2
+    found._tell([Removed(engine(1), "gone"), Removed(engine(600), "gone")])
+    await wait_until(lambda: not heard.instances)
+    assert not found._held, "what is kept of who came and went in all these weeks"
 
 
 async def test_a_loop_that_stands_still_hears_everything_later(etcd: Etcd) -> None:
