@@ -83,6 +83,8 @@ class NodeDrain:
         self._waiting: dict[int, _Waited] = {}
         #: Those of whom some are to end, withdrawn already.
         self._ending: dict[int, Record] = {}
+        #: Until when those may take that were given less time before they were told of any.
+        self._sooner: dict[int, float] = {}
         self._news = asyncio.Event()
         self._hurried = asyncio.Event()
         self._launcher = os.getppid()
@@ -180,6 +182,9 @@ class NodeDrain:
         if only is None:
             self._limit = min(self._limit, limit)
         until = self._loop.time() + limit
+        for incarnation, record in self._ending.items():
+            if only in (None, record.address):
+                self._sooner[incarnation] = min(until, self._sooner.get(incarnation, until))
         for incarnation, waited in list(self._waiting.items()):
             if until < waited.until and only in (None, waited.address):
                 waited.until = until
@@ -222,14 +227,20 @@ class NodeDrain:
             await self._publisher.sync(_HEARD, self.deaf)
             await self._wait_forgotten([each for each in records if each.kind == "engine"])
             await asyncio.sleep(_ARRIVED)
-            addresses = [each.address for each in records]
-            return await self._wait(self._tell(addresses, limit, why, succeeded))
+            waits = []
+            for each in records:
+                until = self._loop.time() + limit
+                until = min(until, self._sooner.get(each.instance, until))
+                left = max(0.0, until - self._loop.time())
+                waits += self._tell([each.address], left, why, succeeded)
+            return await self._wait(waits)
         except asyncio.CancelledError:
             kept = True  # the node stops: what they have under way still gets its time
             raise
         finally:
             for record in () if kept else records:
                 self._ending.pop(record.instance, None)
+                self._sooner.pop(record.instance, None)
 
     async def wait_ended(self, address: Address, limit: float) -> None:
         """Until an actor that drains has nothing under way: ``limit`` seconds more at most."""
