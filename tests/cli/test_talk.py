@@ -194,6 +194,7 @@ def test_errors_are_one_line(tool: Tool, arguments: tuple[str, ...], code: int, 
 
 def test_ps_shows_actors_and_their_counters(tool: Tool) -> None:
     tool.run("call", "demo.same.run", "1")
+    wait_until_sync(lambda: in_flight(tool, "same") == 0, LIMIT, "its end is counted")
     found = tool.run("ps", "--counters")
     lines = found.stdout.splitlines()
     assert lines[0].split()[:4] == ["NODE", "ACTOR", "STATE", "PID"]

@@ -122,11 +122,17 @@ def test_a_node_that_does_not_answer_is_told(tool: Tool, tmp_path: Path) -> None
         os.kill(pid, signal.SIGSTOP)
         impatient = Tool(tool.run_folder)
         impatient.environ["CALLHOME_CONNECT_TIMEOUT"] = "0.2"
-        found = impatient.run("ps")
-        assert found.returncode == 1
-        assert "did not answer within 0.2 s: it" in found.stderr
-        wait_until_sync(lambda: f"kill -CONT {pid}" in impatient.run("ps").stderr, LIMIT)
-        assert "is frozen: its process is stopped" in impatient.run("ps").stderr
+        said: list[str] = []
+
+        def told() -> bool:
+            found = impatient.run("ps")
+            assert found.returncode == 1
+            assert "did not answer within 0.2 s: it" in found.stderr
+            said.append(found.stderr)
+            return f"kill -CONT {pid}" in found.stderr
+
+        wait_until_sync(told, LIMIT, "what to do is told")
+        assert "is frozen: its process is stopped" in said[-1]
         os.kill(pid, signal.SIGCONT)
         assert running.end(signal.SIGINT) == 130
 
@@ -244,7 +250,7 @@ def test_two_nodes_and_a_client_outside_both(tool: Tool, tmp_path: Path) -> None
     options = ("--cluster", "far", "--listen", door, "--directory", str(tmp_path / "kv"))
     with up(tool, tmp_path / "far.log", far, *options) as running:
         assert f"listens at {door}" in running.text
-        assert f"--connect tcp://{door}" in running.text
+        running.wait_for(f"--connect tcp://{door}")
         shown = tool.run("ps", "--cluster", "far")
         assert f"ingress {door}" in shown.stdout
         found = tool.run("call", "demo.same.run", "[1]", "--connect", f"tcp://{door}")
@@ -255,11 +261,12 @@ def test_two_nodes_and_a_client_outside_both(tool: Tool, tmp_path: Path) -> None
             running.wait_for("callhome chat demo.echo.run --cluster near\n")
             running.wait_for("callhome stream demo.same.run JSON --cluster near\n")
             assert tool.run("call", "demo.same.run", "7", "--cluster", "near").stdout == "7\n"
-            assert "peer" not in tool.run("ps", "--cluster", "near").stdout
+            wait_until_sync(lambda: "peer" not in tool.run("ps", "--cluster", "near").stdout, LIMIT)
         by_files = ("--directory", str(tmp_path / "kv"))
         with up(tool, tmp_path / "near.log", str(near), *by_files):
             wait_until_sync(
-                lambda: tool.run("call", "demo.same.run", "7", "--cluster", "near").stdout == "7\n"
+                lambda: tool.run("call", "demo.same.run", "7", "--cluster", "near").stdout == "7\n",
+                LIMIT,
             )
     assert_nothing_left(tool)
 

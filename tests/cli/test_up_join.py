@@ -34,6 +34,7 @@ def test_nodes_that_join_find_each_other_and_an_etcd_that_is_away_is_told(
     near.write_text("[settings]\nlease_ttl = 2.0\n")
     with up(tool, tmp_path / "far.log", far, "--node", "m2", "--namespace", "demo", *join) as there:
         there.wait_for(f"node m2 has joined {etcd.address} (namespace demo), and advertises 127.0.")
+        wait_until_sync(lambda: etcd.get("v1/instances/"), LIMIT, "its record is written")
         (key,) = etcd.get("v1/instances/")
         assert key.startswith("v1/instances/demo/same/run/")
         etcd.kill()
@@ -83,9 +84,10 @@ def test_a_node_that_joins_listens_where_it_reaches_etcd(
 def test_a_machine_without_a_way_to_etcd_waits_and_then_fails_as_one_to_be_started_again(
     tool: Tool, tmp_path: Path
 ) -> None:
-    tool.environ["CALLHOME_START_TIMEOUT"] = "0.4"
+    impatient = Tool(tool.run_folder)
+    impatient.environ["CALLHOME_START_TIMEOUT"] = "0.4"
     spec = write_spec(tmp_path, same="same")
-    done = tool.run("up", spec, "--join", "etcd://no.such.invalid:2379")
+    done = impatient.run("up", spec, "--join", "etcd://no.such.invalid:2379")
     assert done.returncode == 1  # 2 would be a spec that never works
     waits, fails = done.stderr.splitlines()
     assert "from which 'no.such.invalid' can be reached: " in waits

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import PATIENCE, wait_until_sync
+from tests.waiting import LONG, wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINES = Path(__file__).with_name("engines.py")
 #: Longest run of a command, start of its interpreter included, in seconds.
-LIMIT = 3 * PATIENCE
+LIMIT = LONG
 
 
 class Tool:
@@ -97,7 +97,7 @@ def up(tool: Tool, log: Path, *arguments: str) -> Iterator[Up]:
     """A node that is up inside the block and stopped after it."""
     running = Up(tool, log, *arguments)
     try:
-        running.wait_for("try, from another shell")
+        running.wait_for("  callhome stop")  # the last of what to try
         yield running
         if running.process.poll() is None:
             assert running.end(signal.SIGINT) == 130, running.text
@@ -108,7 +108,7 @@ def up(tool: Tool, log: Path, *arguments: str) -> Iterator[Up]:
 
 def write_spec(folder: Path, **engines: str) -> str:
     """A TOML file with one engine for each keyword: the target, ``demo.KEYWORD.run`` its name."""
-    lines = ['name = "a"', "[settings]", "start_timeout = 20.0"]
+    lines = ['name = "a"', "[settings]", "start_timeout = 60.0"]
     for name, target in engines.items():
         where = target if ":" in target else f"{ENGINES}:{target}"
         lines += ["[[engines]]", f'endpoint = "demo.{name}.run"', f'engine = "{where}"']

@@ -12,7 +12,7 @@ import pytest
 from actors.cluster import cores
 from actors.cluster.spec import ActorSpec, EngineSpec, NodeSpec, RouterSpec
 from actors.errors import SpecError
-from tests.waiting import require_cores
+from tests.waiting import LONG, require_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -161,7 +161,7 @@ print(len(threads_outside(os.getpid(), [both[1]])))
 def test_a_pin_holds_and_threads_that_escape_it_are_found() -> None:
     require_cores(2, "a pin shows only where there is a choice")
     done = subprocess.run(
-        [sys.executable, "-c", PINNED], cwd=ROOT, capture_output=True, text=True, timeout=20
+        [sys.executable, "-c", PINNED], cwd=ROOT, capture_output=True, text=True, timeout=LONG
     )
     assert done.stdout.splitlines() == ["True 1", "2"], done.stderr
 

@@ -30,7 +30,7 @@ from actors.cluster.stopping import stop_node
 from actors.cluster.sweep import kill_children
 from actors.errors import NameTaken, SpecError
 from actors.kernel.peers import start_time
-from tests.waiting import require_root
+from tests.waiting import LONG, require_root
 from transport.bus.address import Address
 
 
@@ -83,7 +83,7 @@ def test_lock_outlives_the_claimer_in_a_child_and_ends_with_it(root: str) -> Non
     )
     claim.close()
     assert try_lock(claim.folder) == -1
-    child.communicate(b"\n", timeout=10)
+    child.communicate(b"\n", timeout=LONG)
     again = Claim(root, "demo", "a")
     again.close()
     remove_folder(claim.folder)
@@ -103,7 +103,7 @@ def test_folder_removed_by_its_owner_can_be_claimed_anew(root: str) -> None:
     )
     assert child.stdout is not None
     child.stdout.readline()
-    child.communicate(b"\n", timeout=10)
+    child.communicate(b"\n", timeout=LONG)
     again = Claim(root, "demo", "a")
     assert try_lock(again.folder) == -1
     again.close()

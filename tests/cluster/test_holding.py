@@ -17,7 +17,7 @@ from actors import Cluster, EngineSpec, NodeSpec, Settings
 from actors.cluster.folder import INFO, LOCK, locked, read_info
 from actors.errors import NameTaken, SpawnError
 from actors.kernel.peers import start_time
-from tests.waiting import PATIENCE, require_root, wait_until
+from tests.waiting import LONG, require_root, wait_until
 
 ECHO = EngineSpec(endpoint="test.echo.one", engine="tests.cluster.workers:Echo")
 
@@ -28,13 +28,13 @@ async def test_files_that_were_removed_are_put_back() -> None:
         before = os.stat(os.path.join(info.folder, LOCK)).st_ino
         for name in (LOCK, INFO):
             os.unlink(os.path.join(info.folder, name))
-        await wait_until(lambda: read_info(info.folder) == info, 5 * PATIENCE, "node.json is back")
-        await wait_until(lambda: locked(info.folder), 5 * PATIENCE, "and the lock")
+        await wait_until(lambda: read_info(info.folder) == info, LONG, "node.json is back")
+        await wait_until(lambda: locked(info.folder), LONG, "and the lock")
         assert os.stat(os.path.join(info.folder, LOCK)).st_ino != before
         with pytest.raises(NameTaken):
             await Cluster(NodeSpec(engines=[ECHO]), cluster="held").__aenter__()
         async with cluster.client() as client:
-            assert await client.call("test.echo.one", 1, timeout=PATIENCE) == 1
+            assert await client.call("test.echo.one", 1, timeout=LONG) == 1
     assert not Path(info.folder).exists()  # noqa: ASYNC240
 
 
@@ -46,12 +46,14 @@ async def test_a_node_without_its_folder_ends_and_harms_no_other_of_its_name() -
         async with Cluster(spec, cluster="held") as second, second.client() as client:
             _, how = await first.wait_ended()
             assert not how.clean
-            assert not any(start_time(each.pid) == each.started for each in info.children)
+            await wait_until(
+                lambda: not any(start_time(each.pid) == each.started for each in info.children)
+            )
             assert [node.address.pid != info.address.pid for node in second.nodes] == [True]
-            assert await client.call("test.echo.one", 1, timeout=PATIENCE) == 1
+            assert await client.call("test.echo.one", 1, timeout=LONG) == 1
             await first.__aexit__(None, None, None)
             assert read_info(info.folder) is not None
-            assert await client.call("test.echo.one", 2, timeout=PATIENCE) == 2
+            assert await client.call("test.echo.one", 2, timeout=LONG) == 2
 
 
 async def test_a_node_whose_folder_is_gone_ends(capfd: pytest.CaptureFixture[str]) -> None:
@@ -96,11 +98,12 @@ async def test_a_full_run_folder_is_told_and_written_when_there_is_room() -> Non
                 found = [each.address for each in client.records() if each.kind == "engine"]
                 return [each.pid for each in found if each != old]
 
-            await wait_until(again, 5 * PATIENCE)
-            assert old in cluster.nodes[0].children
+            await wait_until(again, LONG)
+            # What the dead one had in the folder may have left room for one file more, or not.
+            assert read_info(cluster.nodes[0].folder) is not None
             full.unlink()
             await wait_until(
                 lambda: again()[0] in [each.pid for each in cluster.nodes[0].children],
-                5 * PATIENCE,
+                LONG,
                 "node.json is up to date",
             )

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,7 +30,7 @@ from actors.errors import (
 )
 from actors.kernel.peers import start_time
 from tests.cluster.workers import Add, Total
-from tests.waiting import PATIENCE, TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.bus.address import Address
 
 WORKERS = "tests.cluster.workers"
@@ -53,7 +52,7 @@ def gone(addresses: list[Address]) -> bool:
 
 async def fails(spec: NodeSpec) -> SpawnError:
     with pytest.raises(SpawnError) as caught:
-        async with asyncio.timeout(6 * PATIENCE), Cluster(spec):
+        async with asyncio.timeout(LONG), Cluster(spec):
             pytest.fail("the cluster came up")
     assert folders(run_root()) == []
     return caught.value
@@ -98,11 +97,9 @@ async def test_a_start_that_takes_too_long() -> None:
 async def test_a_name_that_is_taken() -> None:
     async with Cluster(NodeSpec(engines=[ECHO]), cluster="t2") as cluster:
         (info,) = cluster.nodes
-        began = time.monotonic()
         with pytest.raises(NameTaken, match=rf"pid {info.address.pid}\)"):
             async with Cluster(NodeSpec(engines=[ECHO]), cluster="t2"):
                 pytest.fail("the second came up")
-        assert time.monotonic() - began < PATIENCE
         async with cluster.client() as client:
             assert await client.call("test.echo.one", 1) == 1
         assert live_nodes(run_root()) == [info]
@@ -214,11 +211,10 @@ async def test_the_body_s_own_error_comes_through_and_nothing_is_left() -> None:
 
 async def test_a_cancelled_start_leaves_nothing() -> None:
     stuck = EngineSpec(endpoint="test.stuck.one", engine=f"{WORKERS}:Stuck")
-    began = time.monotonic()
+    settings = Settings.load(start_timeout=10 * LONG)
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(8 * TICK), Cluster(NodeSpec(engines=[stuck])):
+        async with asyncio.timeout(8 * TICK), Cluster(NodeSpec(engines=[stuck], settings=settings)):
             pytest.fail("the cluster came up")
-    assert time.monotonic() - began < 6 * PATIENCE
     assert folders(run_root()) == []
 
 
@@ -232,7 +228,7 @@ async def test_the_death_of_the_node_is_seen_and_swept() -> None:
 
         async def refused() -> bool:
             try:
-                await client.call("test.echo.one", 1, timeout=1.0)
+                await client.call("test.echo.one", 1, timeout=10 * TICK)
             except CallHomeError:
                 return True
             return False
@@ -288,7 +284,7 @@ async def test_a_killed_launcher_takes_its_cluster_with_it() -> None:
 async def test_an_interrupt_ends_a_launcher_in_order() -> None:
     async with launcher() as (process, addresses):
         process.send_signal(signal.SIGINT)
-        out, _ = await asyncio.wait_for(process.communicate(), 6 * PATIENCE)
+        out, _ = await asyncio.wait_for(process.communicate(), LONG)
         assert out == b"interrupted\n"
         assert process.returncode == 0
         assert gone(addresses)
@@ -304,8 +300,8 @@ async def test_others_find_call_and_stop_a_node() -> None:
             assert await client.call("test.echo.one", 5) == 5
         with pytest.raises(ActorDead, match="other/a"):
             find_node("another")
-        assert await stop_node(info, 6 * PATIENCE) == (True, [])
-        out, _ = await asyncio.wait_for(process.communicate(), 6 * PATIENCE)
+        assert await stop_node(info, LONG) == (True, [])
+        out, _ = await asyncio.wait_for(process.communicate(), LONG)
         assert out == b"a exit code 0\n"
         assert gone(addresses)
     with pytest.raises(ActorDead, match="callhome up"):
@@ -316,8 +312,8 @@ async def test_a_node_that_somebody_has_stopped_ends_in_order() -> None:
     async with launcher() as (process, addresses):
         info = find_node()
         os.kill(info.address.pid, signal.SIGSTOP)
-        assert (await stop_node(info, 6 * PATIENCE)).in_order
-        await asyncio.wait_for(process.communicate(), 6 * PATIENCE)
+        assert (await stop_node(info, LONG)).in_order
+        await asyncio.wait_for(process.communicate(), LONG)
         await wait_until(lambda: gone(addresses))
     assert folders(run_root()) == []
 
@@ -352,7 +348,7 @@ from actors import Cluster, EngineSpec, NodeSpec
 async def main() -> None:
     spec = NodeSpec(engines=[EngineSpec("test.echo.one", "tests.cluster.workers:Echo")])
     async with Cluster(spec, progress=True) as cluster, cluster.client() as client:
-        assert await client.call("test.echo.one", 7, timeout=5.0) == 7
+        assert await client.call("test.echo.one", 7, timeout=60.0) == 7
         links = [os.readlink(f"/proc/{child.pid}/fd/{fd}")
                  for child in cluster.nodes[0].children for fd in CLOSED]
     assert set(links) == {"/dev/null"}, links

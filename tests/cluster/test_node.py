@@ -16,7 +16,7 @@ from actors.kernel.peers import start_time
 from actors.messages import Added, Down, Removed, Snapshot
 from tests.cluster.workers import Add, Die, Total
 from tests.e2e.watching import program
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 from transport.bus.address import Address
 
 WORKERS = "tests.cluster.workers"
@@ -109,7 +109,7 @@ async def test_a_killed_engine_is_told_withdrawn_and_back() -> None:
         assert removed == Removed(old, "killed by SIGKILL")
         assert isinstance(added, Added)
         assert added.record.instance != old.instance
-        assert await client.call("test.echo.one", 1, timeout=5.0) == 1
+        assert await client.call("test.echo.one", 1, timeout=LONG) == 1
         (_, row) = await client.ref("node").ask(Ps())
         assert (row["restarts"], row["state"]) == (1, "up")
         await wait_until(lambda: added.record.address in info_of(cluster).children)
@@ -166,8 +166,8 @@ async def test_the_node_does_not_hear_an_interrupt() -> None:
 async def test_sockets_of_the_killed_go_while_the_node_lives() -> None:
     async with Cluster(NodeSpec(engines=[ECHO])) as cluster, cluster.client() as client:
         folder = info_of(cluster).folder
-        before = sockets(folder)
-        assert len(before) == 2 * 5  # node, router, engine, launcher and this client
+        # Of node, router, engine, launcher and this client.
+        await wait_until(lambda: len(sockets(folder)) == 2 * 5)
         for _ in range(2):
             old = client.ref("test.echo.one").address
             os.kill(old.pid, signal.SIGKILL)
@@ -178,13 +178,13 @@ async def test_sockets_of_the_killed_go_while_the_node_lives() -> None:
                 return bool(names) and client.ref(old.name).address == names[0]
 
             await wait_until(again)
-            await wait_until(lambda: len(sockets(folder)) == len(before))
+            await wait_until(lambda: len(sockets(folder)) == 2 * 5)
             left = sockets(folder)
             assert not any(f".{old.incarnation:x}." in name for name in left)
         with program("tests.e2e.caller", folder, "test.echo.one", "1", '{"a": 1}') as caller:
             assert caller.stdout is not None
             assert await asyncio.to_thread(caller.stdout.readline) == "open\n"
-            assert len(sockets(folder)) == len(before) + 2
+            await wait_until(lambda: len(sockets(folder)) == 2 * 6)
             caller.kill()
             await wait_until(lambda: sockets(folder) == left)
 
@@ -216,7 +216,7 @@ async def test_a_router_that_is_asked_to_end_comes_back() -> None:
         os.kill(first.pid, signal.SIGTERM)
         await wait_until(lambda: any(a.name == "router" and a != first for a in alive(client)))
         await wait_until(lambda: first not in alive(client))
-        assert await client.call("test.echo.one", 1, timeout=5.0) == 1
+        assert await client.call("test.echo.one", 1, timeout=LONG) == 1
         row = (await client.ref("node").ask(Ps()))[0]
         assert (row["name"], row["state"], row["restarts"]) == ("router", "up", 1)
 

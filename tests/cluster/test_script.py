@@ -11,6 +11,7 @@ import pytest
 
 from actors.cluster.script import load_spec
 from actors.errors import SpecError
+from tests.waiting import LONG
 
 HEAD = "from actors.cluster.spec import EngineSpec, NodeSpec\n"
 
@@ -75,7 +76,7 @@ def test_a_class_of_a_script_that_runs_is_kept_by_its_path(tmp_path: Path) -> No
             env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""},
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=LONG,
         )
         assert done.stdout.strip() == target, done.stderr
 

@@ -14,7 +14,7 @@ from actors.cluster.spec import ActorSpec, EngineSpec, IngressSpec, NodeSpec, Ro
 from actors.config import Settings
 from actors.errors import SpecError
 from tests.cluster import spec_targets
-from tests.waiting import PATIENCE
+from tests.waiting import LONG
 
 ENGINE = {"endpoint": "demo.shout.generate", "engine": "mine.engines:Shout"}
 
@@ -210,7 +210,7 @@ async def echo(request, ctx): return request
 EngineSpec("a.b.c", echo)
 """
     done = subprocess.run(
-        [sys.executable, "-"], input=script, capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, "-"], input=script, capture_output=True, text=True, timeout=LONG
     )
     assert "EngineSpec.engine: echo was defined in no file" in done.stderr.splitlines()[-1]
     assert "define the function in a module" in done.stderr
