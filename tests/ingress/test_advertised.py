@@ -29,6 +29,12 @@ from transport.callhome.net import Net
 from transport.wire.request import pack_reply
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who answers has time for it."""
+    monkeypatch.setattr(advertised, "_PATIENCE", LONG)
+
+
 @asynccontextmanager
 async def door(
     folder: Path, listen: str = "127.0.0.1:0", advertise: str = "", etcd: str = ""
@@ -105,10 +111,7 @@ async def test_nobody_somebody_else_and_no_such_name_are_told(
                 assert [each.getMessage() for each in caplog.records] == [text]
 
 
-async def test_silence_is_told_in_time_and_delays_no_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
-    monkeypatch.setattr(advertised, "_PATIENCE", LONG)
+async def test_silence_is_told_in_time_and_delays_no_start(tmp_path: Path, clock: Clock) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         async with door(tmp_path, advertise=address) as actor:

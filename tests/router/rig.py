@@ -15,8 +15,11 @@ from actors.kernel.calls import Caller
 from actors.kernel.runtime import Runtime
 from actors.messages import Added, Record, Removed, Snapshot
 from actors.router.actor import RouterActor
-from tests.waiting import TICK, wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.bus.address import Address
+
+#: Limits that must not strike where a test says nothing of them.
+PATIENT: dict[str, Any] = dict.fromkeys(("connect_timeout", "ack_timeout", "dial_in_timeout"), LONG)
 
 
 class Told:
@@ -93,7 +96,7 @@ async def router_rig(
     """A router in ``folder`` that knows ``records``, or what ``discovery`` finds; ``follows`` loads
     of other nodes, or leaves alone who plays one.
     """
-    given = Settings(**settings)
+    given = Settings(**PATIENT | settings)
     told = Told(*records)
     actor = RouterActor()
     actor.discovery = discovery or told
