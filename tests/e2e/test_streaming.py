@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -392,12 +391,9 @@ async def test_after_all_of_it_the_workers_hold_nothing(node: Standing) -> None:
     async with node.client() as client:
         await wait_idle(client)
 
-        async def empty(name: str) -> bool:
-            return not (await inspect(client.ref(name)))["counters"]["memory.slots"]
+        async def empty() -> bool:
+            refs = map(client.ref, ("part", "thread", "generator", "total"))
+            held = [(await inspect(ref))["counters"]["memory.slots"] for ref in refs]
+            return not any([*held, (await client.call(GO, {"do": "memory"}, timeout=LONG))["lent"]])
 
-        async def lends_nothing() -> bool:
-            return not (await client.call(GO, {"do": "memory"}, timeout=LONG))["lent"]
-
-        for name in ("part", "thread", "generator", "total"):
-            await wait_until(partial(empty, name), what=f"{name} holds nothing")
-        await wait_until(lends_nothing, what="nothing is lent")
+        await wait_until(empty, what="nobody holds or lends anything")
