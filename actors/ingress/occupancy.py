@@ -89,6 +89,7 @@ class Loads:
             self._planned.cancel()
             self._planned = None
         self.engines.clear()
+        self.ill = {}  # nobody looks at them now: the next reader is told of those ill then
         for _, record in self._records.all():
             self._ask(record, Unsubscribe(self.runtime.address.incarnation))
 

@@ -31,7 +31,9 @@ from transport.shm.segment import start_time as start_time
 _SETTLE = 0.010
 #: The node says at once how an actor of its own ended; on a busy machine that takes its time, and
 #: "its process is gone" says less than "killed by SIGKILL". Nobody says it of a client.
-_WAIT_REASON = 1.0
+_WAIT_REASON = 0.250
+#: Rounds of the barrier in which a zombie still waits for its parent, who alone knows how it ended.
+_UNREAPED = 100
 #: A peer that sends without pause from several processes must not hold a verdict for ever.
 _SETTLE_ROUNDS = 20
 _KEPT = 4096
@@ -176,11 +178,9 @@ class Peers:
         if watch is not None:
             watch.addresses[address.incarnation] = address
             return not watch.gone
-        if self._far(address):
-            return self._watch_far(key, address)
         watch = self._watches[key] = _Watch(-1)
         watch.addresses[address.incarnation] = address
-        self._open(key)
+        (self._connect if self._far(address) else self._open)(key)
         return not watch.gone
 
     def again(self, address: Address) -> bool:
@@ -247,12 +247,6 @@ class Peers:
 
     def _knock(self, address: Address) -> socket.socket:
         return knock(inbox_path(self._port.run, address, "c"))
-
-    def _watch_far(self, key: _Key, address: Address) -> bool:
-        watch = self._watches[key] = _Watch(-1)
-        watch.addresses[address.incarnation] = address
-        self._connect(key)
-        return not watch.gone
 
     def _connect(self, key: _Key) -> None:
         """Connect to a peer of another PID namespace, for the first time or again."""
@@ -356,6 +350,8 @@ class Peers:
         watch.seen = sum(came.get(each, 0) for each in watch.addresses)
         watch.rounds += 1
         quiet = (drained and before == watch.seen) or watch.rounds > _SETTLE_ROUNDS
+        if watch.rounds <= _UNREAPED and key[1] >= 0 and there(key[0]):
+            watch.since = self._loop.time()
         explained = all(each in self._reasons for each in watch.addresses)
         if quiet and (explained or self._loop.time() - watch.since >= _WAIT_REASON):
             del self._watches[key]

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from actors.discovery.loads import FOLLOWS, OCCUPANCY, Ill, read_ill
 from actors.kernel.verdicts import FROZEN, Verdict
-from actors.messages import Items
+from actors.messages import Items, Kill
 from actors.notices import Warned
 from tests.ingress.muxhome import MuxHome, mux_home
 from tests.ingress.standin import requester
 from tests.ingress.test_occupancy import GATE, both, held
+from tests.ingress.test_occupancy import told as loads_told
 from tests.waiting import wait_until
 
 
@@ -48,6 +49,22 @@ async def test_those_who_know_the_word_are_warned_and_the_streams_of_all_go_on(
         GATE[-1].set()
         for home, stream in streams:
             assert (await home.ended(stream)).error is None
+
+
+async def test_who_follows_anew_is_not_told_who_was_ill_before(tmp_path: Path) -> None:
+    async with both(tmp_path) as (at, home):
+        await at.engine(held)
+        health, incarnation = at.ingress.health, at.engines[0].address.incarnation
+        assert health is not None
+        health.stop()  # the looks, too, are the test's
+        first = await home.ask(OCCUPANCY, FOLLOWS)
+        health._looked({incarnation: Verdict(FROZEN, time.monotonic(), "its process is stopped")})
+        await wait_until(partial(told, home, first))
+        home.send(Kill(home.incarnation, first, "enough"))
+        await wait_until(lambda: not at.ingress.loads.streams, what="nobody follows")
+        second = await home.ask(OCCUPANCY, FOLLOWS)
+        await wait_until(lambda: loads_told(home, second), what="the loads")
+        assert not ill(home, second)
 
 
 def ill(home: MuxHome, stream: int) -> list[list[Ill]]:

@@ -151,6 +151,20 @@ async def test_the_reason_may_come_a_little_later(
         assert watcher.told == ["exit code 9"]
 
 
+async def test_who_is_not_reaped_yet_is_waited_for(tmp_path: Path) -> None:
+    """Its parent, the node, has not come to it and cannot say how it ended."""
+    async with watching(tmp_path) as (watcher, sender):
+        watcher.peers.watch(sender.address)
+        (watch,) = watcher.peers._watches.values()
+        os.kill(sender.address.pid, signal.SIGKILL)
+        await wait_until(lambda: watch.rounds > 2 * peers._WAIT_REASON / peers._SETTLE)
+        assert watcher.told == []
+        assert sender.process.wait() == -signal.SIGKILL
+        watcher.peers.reason(sender.address, "killed by SIGKILL")
+        await wait_until(lambda: watcher.told)
+        assert watcher.told == ["killed by SIGKILL"]
+
+
 async def test_a_process_that_was_dead_before_is_told_too(tmp_path: Path) -> None:
     async with watching(tmp_path) as (watcher, sender):
         sender.close()
