@@ -236,6 +236,12 @@ async def test_a_request_that_stops_in_the_middle_is_cut() -> None:
         assert timer.when() - net.loop.time() <= LONG
         for _ in "ab":  # what the timer does after each such time
             ingress.server._sweep()
+            again = ingress.server._sweeping  # and it is set anew, for those who are left
+            assert again is not None
+            assert again.when() - net.loop.time() <= LONG
+            assert again is not timer
+            timer.cancel()
+            timer = again
         answer = await read_all(sock)
         assert b"Read error: nothing came" in answer
         assert await read_all(mute) == b""

@@ -94,9 +94,12 @@ async def test_b130_silent_strangers_cost_no_time() -> None:
             sock.send(b"\0" * (number % 20))
         await wait_until(lambda: caller.reception.strangers == 100)
         timer = asyncio.ensure_future(ticking(caller))
+        begun = time.monotonic()
         async with turns() as turned:
             await asyncio.sleep(5 * TICK)
         assert turned.count <= 3 * turned.timers, "the loop turns for its timers alone"
+        # And these are none of the strangers': the coarse one and ours, how long it may have been.
+        assert turned.timers <= (time.monotonic() - begun) / 0.02 + 5
         timer.cancel()
         for sock in socks:
             sock.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.clock import at_once
 from tests.ingress.engines import Held
 from tests.ingress.muxhome import mux_home
 from tests.ingress.rig import Rig, rig
+from tests.waiting import TICK
 
 STREAMS, TOKENS = 200, 100
 
@@ -22,6 +24,7 @@ STREAMS, TOKENS = 200, 100
 async def token(request: Any, ctx: Context) -> AsyncIterator[Any]:
     for index in range(TOKENS):
         yield {"token": index}
+    await asyncio.sleep(TICK / 10)  # so that none of them travels with the end
 
 
 class Watch:
@@ -64,7 +67,7 @@ async def test_b82_tokens_of_200_streams(tmp_path: Path, road: str) -> None:
             streams = [await home.ask(path, {}) for _ in range(STREAMS)]
             for stream in streams:
                 assert (await home.ended(stream)).total == TOKENS
-        assert watch.calls / STREAMS / TOKENS < {"nodes of ours": 3, "Dynamo": 30}[road]
+        assert watch.calls / STREAMS / TOKENS < {"nodes of ours": 2.5, "Dynamo": 14}[road]
         assert watch.messages / STREAMS / TOKENS < 0.2  # many tokens come in one
         await at.idle()
 

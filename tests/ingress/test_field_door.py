@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,12 @@ async def test_b130_strangers_at_the_door(tmp_path: Path, caplog: pytest.LogCapt
         for name, (_, at_once) in STRANGERS.items():
             if at_once:
                 assert await asyncio.wait_for(closing[name], DEADLINE), name
+        begun = time.monotonic()
         async with turns() as turned:
             await asyncio.sleep(5 * TICK)
         assert turned.count <= 4 * turned.timers + 20, "the loop turns for its timers alone"
+        # And these are those of the actors here, a few in a second, and none of the strangers'.
+        assert turned.timers <= 20 * (time.monotonic() - begun) + 5
         # The silent ones: what the timer does after 30 s, and once more.
         server._sweep()
         assert not any(closing[name].done() for name in ("silence", "three bytes"))
