@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from actors.errors import (
-    CallBackFailed,
     CallHomeError,
     Cancelled,
     ConnectionLost,
@@ -203,32 +202,6 @@ async def test_a_reply_that_never_comes(tmp_path: Path, clock: Clock) -> None:
         with pytest.raises(DeadlineExceeded):
             await task
         assert len(worker.calls) == 1
-
-
-async def test_b124_accepted_and_never_called_back(tmp_path: Path) -> None:
-    async with rig(tmp_path, dial_in_timeout=TICK) as (here, worker):
-        task = asyncio.ensure_future(collected(here))
-        call = await worker.next()
-        call.reply()
-        with pytest.raises(CallBackFailed, match="did not call back") as caught:
-            await task
-        assert worker.address in str(caught.value)
-        assert call.envelope.connection.text("address") in str(caught.value)
-        assert str(caught.value).endswith("of request: call()/stream() or open()")
-        # Too late: nobody waits for it.
-        half = await call.dial()
-        assert await half.rest() == []
-
-
-async def test_b124_called_back_and_never_begun(tmp_path: Path) -> None:
-    async with rig(tmp_path, prologue_timeout=TICK) as (here, worker):
-        task = asyncio.ensure_future(collected(here))
-        call = await worker.next()
-        call.reply()
-        half = await call.dial()
-        with pytest.raises(DeadlineExceeded, match="did not begin"):
-            await task
-        assert await half.rest() == [(b'"kill"', b"")]
 
 
 @pytest.mark.parametrize(

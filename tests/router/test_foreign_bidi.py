@@ -190,9 +190,13 @@ async def test_b124_only_one_half_was_dialled(tmp_path: Path, clock: Clock) -> N
     async with rig(tmp_path, dial_in_timeout=LONG) as (here, worker), here.client.open(GO) as chat:
         _, request = await dialled(worker)
         await wait_until(lambda: here.awaited() == 1)
-        clock.turn(LONG)
+        item = asyncio.ensure_future(anext(chat))
+        clock.turn(LONG / 2)  # no other limit strikes before
+        await asyncio.sleep(2 * TICK)
+        assert not item.done()
+        clock.turn(LONG / 2)
         with pytest.raises(CallBackFailed):
-            await anext(chat)
+            await item
         assert await request.rest() == [KILL]
 
 

@@ -10,15 +10,20 @@ import msgpack
 import pytest
 
 from actors.errors import (
+    CallBackFailed,
     CallHomeError,
     ConnectionLost,
+    DeadlineExceeded,
     DecodeError,
     EngineError,
     RemoteProtocolError,
 )
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.router.foreign_rig import GO, begun, collected, rig
+from tests.router.rig import RouterRig
 from tests.router.standin import item_frame
-from tests.waiting import wait_until
+from tests.waiting import LONG, TICK, wait_until
 from transport.wire.control import KILL, SENTINEL, STOP, pack_prologue
 from transport.wire.framing import HEADER, frame, pack_head
 from transport.wire.plain import final, wrap
@@ -278,3 +283,49 @@ async def test_checksums_are_checked_where_that_is_asked_for(tmp_path: Path) -> 
         half.send(wrong)
         half.end()
         assert [item async for item in items] == ["right"]
+
+
+async def waits(task: asyncio.Task[Any], clock: Clock, limit: float) -> None:
+    """It ends when the limit is over, and by no other one before."""
+    clock.turn(limit / 2)
+    await asyncio.sleep(2 * TICK)  # it is looked at twenty times a second
+    assert not task.done()
+    clock.turn(limit / 2)
+    await asyncio.wait({task})
+
+
+async def test_b124_accepted_and_never_called_back(tmp_path: Path, clock: Clock) -> None:
+    async with rig(tmp_path, dial_in_timeout=LONG, ack_timeout=10 * LONG) as (here, worker):
+        task = asyncio.ensure_future(collected(here))
+        call = await worker.next()
+        call.reply()
+        await acknowledged(here)
+        await waits(task, clock, LONG)
+        with pytest.raises(CallBackFailed, match="did not call back") as caught:
+            await task
+        assert worker.address in str(caught.value)
+        assert call.envelope.connection.text("address") in str(caught.value)
+        assert str(caught.value).endswith("of request: call()/stream() or open()")
+        # Too late: nobody waits for it.
+        half = await call.dial()
+        assert await half.rest() == []
+
+
+async def test_b124_called_back_and_never_begun(tmp_path: Path, clock: Clock) -> None:
+    limits: dict[str, Any] = dict.fromkeys(("dial_in_timeout", "ack_timeout"), 10 * LONG)
+    async with rig(tmp_path, prologue_timeout=LONG, **limits) as (here, worker):
+        task = asyncio.ensure_future(collected(here))
+        call = await worker.next()
+        call.reply()
+        half = await call.dial()
+        await acknowledged(here)
+        await wait_until(lambda: here.awaited() == 0)
+        await waits(task, clock, LONG)
+        with pytest.raises(DeadlineExceeded, match="did not begin"):
+            await task
+        assert await half.rest() == [(b'"kill"', b"")]
+
+
+async def acknowledged(here: RouterRig) -> None:
+    requests = here.actor._plane.requests
+    await wait_until(lambda: not requests.statistics()["unanswered"])

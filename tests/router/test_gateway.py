@@ -137,7 +137,10 @@ async def test_b124_accepted_and_never_called_back(tmp_path: Path, clock: Clock)
         call.reply()
         requests = here.actor._plane.requests
         await wait_until(lambda: not requests.statistics()["unanswered"])
-        clock.turn(LONG)
+        clock.turn(LONG / 2)  # no other limit strikes before
+        await asyncio.sleep(2 * TICK)
+        assert not task.done()
+        clock.turn(LONG / 2)
         with pytest.raises(CallBackFailed, match="did not call back") as caught:
             await task
         assert call.envelope.connection.text("address") in str(caught.value)
