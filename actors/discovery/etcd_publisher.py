@@ -297,18 +297,13 @@ class EtcdPublisher:
     async def _put(self, connection: Connection, key: bytes, value: bytes) -> None:
         rpc = connection.rpc
         put = rpc.PutRequest(key=key, value=value, lease=self._lease)
-        there = key in self._written
+        # Where etcd refuses, the renewal that follows each refusal tells what stands there.
         self._written[key] = _UNSURE
-        try:
-            if self._known.get(key) != value and not self._succeeded:
-                await connection.call("Put", put, self._pause)
-            elif not await self._put_again(connection, put):
-                del self._written[key]
-                return
-        except Refused:  # so it was not written; what stood there before stands there still
-            if not there:
-                del self._written[key]
-            raise
+        if self._known.get(key) != value and not self._succeeded:
+            await connection.call("Put", put, self._pause)
+        elif not await self._put_again(connection, put):
+            del self._written[key]
+            return
         self._known[key] = value
         self._written[key] = value
 
@@ -359,8 +354,12 @@ class EtcdPublisher:
 
 
 async def _tried(step: Callable[[], Coroutine[Any, Any, None]], refused: list[Refused]) -> None:
-    """Do it; what is refused to one record must not end the writing of others."""
+    """Do it; what is refused to one record must not end the writing of others. Raises Gone: the
+    lease has ended, and with it all that was written.
+    """
     try:
         await step()
+    except Gone:
+        raise
     except Refused as error:
         refused.append(error)
