@@ -18,6 +18,8 @@ from actors.discovery.registry import Registry, RegistryDiscovery
 from actors.errors import ActorDead, DeadlineExceeded, NoWorkers
 from actors.kernel.runtime import Runtime
 from actors.messages import Added, Down, Record, Removed, Snapshot
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.waiting import LONG, TICK, wait_until
 from transport.bus.address import Address
 
@@ -97,10 +99,16 @@ async def test_stop_unsubscribes(run: str) -> None:
         await wait_until(lambda: not node.publisher.subscribers)
 
 
-async def test_a_node_that_does_not_answer_is_a_deadline(run: str) -> None:
+async def test_a_node_that_does_not_answer_is_a_deadline(run: str, clock: Clock) -> None:
     silent, other = Runtime(run=run, name="node"), Runtime(run=run, name="client")
+    starting = asyncio.ensure_future(RegistryDiscovery(other, silent.address).start(LONG))
+    await asyncio.sleep(0)
+    clock.turn(LONG / 2)  # no other limit strikes before
+    await asyncio.sleep(2 * TICK)
+    assert not starting.done()
+    clock.turn(LONG / 2)
     with pytest.raises(DeadlineExceeded, match="registry of node"):
-        await asyncio.wait_for(RegistryDiscovery(other, silent.address).start(2 * TICK), LONG)
+        await starting
     other.close()
     silent.close()
 

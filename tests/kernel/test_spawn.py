@@ -9,7 +9,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from actors.errors import SpawnError
 from actors.kernel.exits import Exit
 from actors.kernel.peers import start_time
 from actors.kernel.spawn import Child, Launch
+from tests.clock import Clock
+from tests.clock import clock as clock
 from tests.waiting import LONG, TICK, wait_until
 
 ROOT = str(Path(__file__).resolve().parent.parent.parent)
@@ -133,11 +134,21 @@ async def test_a_socket_path_too_long(run: str) -> None:
     assert "CALLHOME_RUN" in str(error)
 
 
-async def test_slow_start_times_out_and_is_killed(run: str) -> None:
-    one = Child(Launch(spec(run, "SlowStart")))
-    one.launch(10 * TICK)
+async def half(task: asyncio.Task[Any], clock: Clock) -> None:
+    """Half of its limit, ``LONG``, is over: no other one strikes before."""
+    await asyncio.sleep(2 * TICK)
+    clock.turn(LONG / 2)
+    await asyncio.sleep(2 * TICK)
+    assert not task.done()
+
+
+async def test_slow_start_times_out_and_is_killed(run: str, clock: Clock) -> None:
+    one = child(run, "SlowStart")
+    waiting = asyncio.create_task(one.wait_ready())
+    await half(waiting, clock)
+    clock.turn(LONG / 2)
     with pytest.raises(SpawnError, match=r"not ready after .* start_timeout") as caught:
-        await asyncio.wait_for(one.wait_ready(), LONG)
+        await waiting
     assert caught.value.details["stage"] == "timeout"
     assert (await one.wait_exit()).code == -signal.SIGKILL
 
@@ -151,13 +162,13 @@ async def test_exit_before_ready(run: str, cls: str, words: str) -> None:
     assert words in str(error)
 
 
-async def test_deaf_child_is_killed_after_the_grace_time(run: str) -> None:
+async def test_deaf_child_is_killed_after_the_grace_time(run: str, clock: Clock) -> None:
     one = child(run, "Deaf")
     await one.wait_ready()
-    began = time.monotonic()
-    how = await asyncio.wait_for(one.stop(3 * TICK), LONG)
-    assert time.monotonic() - began >= 3 * TICK
-    assert str(how) == "killed by SIGKILL"
+    stopping = asyncio.create_task(one.stop(LONG))
+    await half(stopping, clock)
+    clock.turn(LONG / 2)
+    assert str(await stopping) == "killed by SIGKILL"
 
 
 async def test_a_kill_from_outside_is_noticed_and_named(run: str) -> None:
