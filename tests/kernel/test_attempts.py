@@ -140,6 +140,11 @@ async def test_who_comes_after_a_worker_that_did_not_begin_hears_all_from_the_st
         worker.send(third.home, End(third.stream, 1, None, last=[encode("fine")]))
         assert await reading == "fine"
         assert told == [(["a", "b"], [])]  # once for a break
+        # Counted once each: whoever has not taken it was tried again, whoever has is followed.
+        untaken = int(isinstance(error, Overloaded) or error.details.get("sent") == "no")
+        assert caller.runtime.home.between.statistics() == {
+            "retried": untaken, "migrated.new_request": 0, "migrated.ongoing_request": 2 - untaken,
+        }  # fmt: skip
 
 
 async def test_replay_is_asked_again_for_what_was_said_to_the_second_worker(

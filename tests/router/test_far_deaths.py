@@ -190,6 +190,7 @@ async def cut_cable(client: Client, trace: Trace) -> None:
         for error in await ends(streams):
             assert isinstance(error, ConnectionLost)
             assert SILENT in str(error)
+            assert "4 are allowed" in str(error)
         await no_permits(client)
     finally:
         kill(ingress, signal.SIGCONT)

@@ -99,7 +99,7 @@ async def test_a_worker_whose_death_is_told_before_its_streams_end(
     word, if it comes soon.
     """
     monkeypatch.setattr("actors.router.muxed._LAST_WORD", LONG)
-    async with rig(tmp_path) as (here, worker):
+    async with rig(tmp_path, prologue_timeout=10 * LONG) as (here, worker):
         first = start(here)
         call, end = await connect(worker)
         end.send(End(number(call), 0, None))
