@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from actors.cluster import rolling
 from actors.cluster.rolling import Renewal
 from actors.cluster.steps import Work
 from actors.discovery.registry import Registry
@@ -16,6 +17,7 @@ from actors.kernel.children import ChildSpec, ChildStatus
 from actors.kernel.verdicts import FROZEN, Verdict
 from actors.messages import Record
 from tests.discovery.samples import engine
+from tests.waiting import LONG, TICK
 from transport.bus.address import Address
 
 
@@ -100,6 +102,22 @@ async def test_who_took_nothing_takes_nothing_still_where_his_successor_fails(st
     with pytest.raises(SpawnError, match="does not come up"):
         await around.renewal._replace(Work(), around.statuses[0], one, 1.0, True)
     assert around.states == before
+
+
+async def test_who_is_well_for_a_moment_only_does_not_stay_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rolling, "_HOLD", LONG)  # however late the next look is
+    around, looks = Around(), list[Address]()
+
+    def verdict(address: Address) -> Verdict:
+        looks.append(address)
+        return Verdict() if len(looks) < 3 else Verdict(FROZEN)
+
+    around.runtime.peers = SimpleNamespace(alive=lambda address: True)
+    around.renewal._verdict = verdict  # type: ignore[method-assign]
+    assert not await around.renewal._stays_well(engine(1).address, 5 * TICK)
+    assert looks
 
 
 async def test_what_nobody_wants_any_more_ends_behind_the_actor_that_it_is_at() -> None:
