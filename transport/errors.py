@@ -247,9 +247,11 @@ def described(value: object, most: int = 200) -> str:
     return _described.repr(value)[:most]
 
 
-def shown(name: str) -> str:
-    """A name that somebody else has chosen, as an error shows it: in quotes, and not all of it."""
-    return repr(name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…")
+def shown(name: str, most: int = _MAX_NAME) -> str:
+    """A name that somebody else has chosen, as an error shows it: in quotes, and not all of it,
+    ``most`` characters.
+    """
+    return repr(name if len(name) <= most else f"{name[:most]}…")
 
 
 def text_of(error: BaseException) -> str:

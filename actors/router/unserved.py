@@ -18,6 +18,8 @@ from transport.errors import shown
 
 #: Longest name, in characters, that a known endpoint could be meant by.
 _LONGEST = 256
+#: Characters of who left last, and why: two names and the end of a process, which comes last.
+_LAST = 500
 
 
 class Knowledge:
@@ -67,7 +69,7 @@ class Knowledge:
             )
         pool = self._members.pools.get(target)
         if pool is not None:
-            last = f"the last one was {shown(pool.left)}" if pool.left else ""
+            last = f"the last one was {shown(pool.left, _LAST)}" if pool.left else ""
             more = "; ".join(filter(None, (last, unseen)))
             more = f" ({more})" if more else ""
             return NoWorkers(

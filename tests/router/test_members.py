@@ -59,3 +59,19 @@ async def test_an_endpoint_for_which_streams_wait_is_kept(
         here.told.remove(record)
         assert not here.router.members.pools
         here.told.add(record)
+
+
+async def test_the_cause_of_the_last_one_s_end_is_told_to_its_end(tmp_path: Path) -> None:
+    """It names a second actor, and how that one ended stands behind both."""
+    cause = f"engine t.core.{'x' * 60} (pid 4194304), which is essential, has ended: killed by SIG"
+    async with local_rig(tmp_path, 1) as here:
+        (record,) = (each.carried.record for each in here.members)
+        here.told.remove(record, f"{cause}KILL")
+        with pytest.raises(NoWorkers, match=r"killed by SIGKILL'\)"):
+            await here.client.call(GO, None)
+        here.told.add(record)
+        here.told.remove(record, f"{cause * 10}KILL")  # others choose the words
+        with pytest.raises(NoWorkers) as caught:
+            await here.client.call(GO, None)
+        assert len(caught.value.message) < 700
+        here.told.add(record)
