@@ -99,6 +99,18 @@ class ReadyOnce(Actor):
         self.file.touch()
 
 
+class ReadyUnless(Actor):
+    """Is never ready if ``file`` is there when it starts, and notes in it that it has seen it."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    async def on_start(self) -> None:
+        if self.file.exists():
+            self.file.write_text("seen")
+            await asyncio.Event().wait()
+
+
 class Facts(Actor):
     """Writes what its process looks like into ``file``."""
 
