@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.clock import clock as clock
 from tests.ingress.engines import Chat, Held, echo
 from tests.ingress.rig import rig
 from tests.ingress.test_relay import both
-from tests.waiting import LONG, wait_until
+from tests.waiting import LONG, TICK, wait_until
 
 
 async def test_conformance_05_an_unknown_path(tmp_path: Path) -> None:
@@ -238,8 +239,10 @@ async def test_a_wait_for_a_place_ends_with_the_deadline(tmp_path: Path, clock: 
         await first.frame()
         waiting = await at.requester.ask(path, {})
         assert waiting.reply == b""
+        clock.turn(LONG / 2)  # no other limit strikes before
+        await asyncio.sleep(2 * TICK)
         assert not waiting.dialled()
-        clock.turn(LONG)
+        clock.turn(LONG / 2)
         prologue = (await waiting.answer()).prologue
         assert "its time was over" in prologue["error"]
         first.close()

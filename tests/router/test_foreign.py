@@ -198,7 +198,10 @@ async def test_a_reply_that_never_comes(tmp_path: Path, clock: Clock) -> None:
     async with rig(tmp_path, ack_timeout=LONG) as (here, worker):
         task = asyncio.ensure_future(collected(here))
         await worker.next()
-        clock.turn(LONG)
+        clock.turn(LONG / 2)  # no other limit strikes before
+        await asyncio.sleep(2 * TICK)
+        assert not task.done()
+        clock.turn(LONG / 2)
         with pytest.raises(DeadlineExceeded):
             await task
         assert len(worker.calls) == 1
