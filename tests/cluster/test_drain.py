@@ -53,14 +53,14 @@ async def rows(client: Client) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in await client.ref("node").ask(Ps())}
 
 
-async def begun(client: Client, **request: Any) -> asyncio.Task[Any]:
+async def begun(client: Client, endpoint: str = COUNTS, **request: Any) -> asyncio.Task[Any]:
     """A stream that has brought its first item: its items, and the error behind them."""
     first = asyncio.Event()
 
     async def run() -> tuple[list[Any], CallHomeError | None]:
         items = []
         try:
-            async with client.stream(COUNTS, request) as stream:
+            async with client.stream(endpoint, request) as stream:
                 async for item in stream:
                     items.append(item)
                     first.set()

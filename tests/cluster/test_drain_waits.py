@@ -8,35 +8,13 @@ import signal
 import time
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
 
-from actors import Client, EngineSpec, NodeSpec, RouterSpec, Settings
-from actors.errors import CallHomeError
+from actors import EngineSpec, NodeSpec, RouterSpec, Settings
 from actors.notices import DrainTarget, RestartActors
 from tests.cluster.test_drain import COUNTS, ECHO, ENGINES, begun, follow, rows, serving
 from tests.waiting import PATIENCE, TICK, wait_until
 
 HOLDS = "t.holds.go"
-
-
-async def held(client: Client) -> asyncio.Task[Any]:
-    """A stream of ``Holds`` that has begun: its items, and the error behind them."""
-    first = asyncio.Event()
-
-    async def run() -> tuple[list[Any], CallHomeError | None]:
-        items = []
-        try:
-            async with client.stream(HOLDS, None) as stream:
-                async for item in stream:
-                    items.append(item)
-                    first.set()
-        except CallHomeError as error:
-            return items, error
-        return items, None
-
-    task = asyncio.create_task(run())
-    await asyncio.wait_for(first.wait(), 4 * PATIENCE)
-    return task
 
 
 async def test_one_of_several_ends_its_streams_before_it_is_started_anew(tmp_path: Path) -> None:
@@ -47,7 +25,7 @@ async def test_one_of_several_ends_its_streams_before_it_is_started_anew(tmp_pat
     spec = NodeSpec(engines=[holds], routers=[RouterSpec()], settings=settings)
     async with serving(spec) as client:
         before = (await rows(client))[f"{HOLDS}-0"]["pid"]
-        under_way = [await held(client) for _ in range(4)]
+        under_way = [await begun(client, HOLDS) for _ in range(4)]
         wish = RestartActors([f"{HOLDS}-0"], True, 600.0)
         restart = asyncio.create_task(follow(client, wish))
         names = {f"{HOLDS}-0"}
