@@ -84,6 +84,10 @@ class Belonging:
         self._crowd.check()
         self._timer = self._loop.call_later(_LOOK, self._look)
 
+    def greeted(self) -> None:
+        """Somebody is new here. ZeroMQ may have taken his connections before the loop saw them."""
+        self._crowd.check()
+
     def _lost(self, fault: str) -> None:
         name = self._runtime.address.name
         error = ConnectionLost(

@@ -140,6 +140,7 @@ class Runtime:
         if m.address.incarnation != sender or not self.peers.may_be(m.address):
             raise RemoteProtocolError(f"{m.address} claims to be somebody else")
         self.peers.note(m.address)
+        self.belonging.greeted()
 
     def _down_word(self, sender: int, m: Down) -> None:
         if self.node and sender != self.node:
