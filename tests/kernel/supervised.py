@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
-
-import pytest
 
 from actors.kernel.children import ChildSpec, State
 from actors.kernel.exits import Exit
 from actors.kernel.supervisor import Supervisor
+from tests.kernel.test_spawn import run as run
 from tests.kernel.test_spawn import spec
 from tests.waiting import LONG
 from transport.bus.address import Address
@@ -49,16 +45,6 @@ class Notes:
 
     async def on_stage(self, stage: int) -> None:
         self.stages.append(stage)
-
-
-@pytest.fixture
-def run() -> Iterator[str]:
-    folder = Path(os.environ["CALLHOME_RUN"], secrets.token_hex(3))
-    folder.mkdir(0o700)
-    yield str(folder)
-    for left in folder.iterdir():
-        left.unlink()
-    folder.rmdir()
 
 
 def one(run: str, cls: str, name: str, args: Mapping[str, Any] | None = None, **keys: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -253,6 +254,23 @@ async def test_who_introduced_itself_is_found(tmp_path: Path) -> None:
         os.kill(sender.address.pid, signal.SIGKILL)
         await wait_until(lambda: watcher.told)
         assert watcher.peers.find(sender.address.incarnation) is None
+
+
+async def test_b84_a_greeting_makes_it_look_how_many_descriptors_are_left(tmp_path: Path) -> None:
+    """ZeroMQ may have taken the connections of whoever greets before the loop could see them."""
+    async with watching(tmp_path) as (watcher, sender):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        few = len(os.listdir("/proc/self/fd")) + 10
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        try:
+            crowd = watcher.runtime.belonging._crowd
+            assert not crowd.hidden
+            watcher.runtime._deliver(sender.address.incarnation, Hello(sender.address))
+            assert crowd.hidden
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        crowd.check()
+        assert not crowd.hidden
 
 
 async def test_nobody_is_told_after_closing(tmp_path: Path) -> None:
