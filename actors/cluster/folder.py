@@ -147,7 +147,7 @@ class Claim:
         if info is not None and info.alive:
             who = f"is running (pid {info.address.pid})"
         else:
-            who = f"is starting or stopping (pid {_claimer(self.folder) or 'unknown'})"
+            who = f"is starting or stopping (pid {claimer(self.folder) or 'unknown'})"
         return (
             f"node {node!r} of cluster {cluster!r} {who}; choose another name, "
             f"or stop it first (callhome stop --cluster {cluster})"
@@ -160,7 +160,8 @@ class Claim:
             self.fd = -1
 
 
-def _claimer(folder: str) -> str:
+def claimer(folder: str) -> str:
+    """The pid of the launcher that claimed the folder; "" where nobody has."""
     try:
         return Path(folder, LOCK).read_text().partition("\0")[0]
     except OSError:

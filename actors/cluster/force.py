@@ -2,7 +2,7 @@
 
 A hand that hammers Ctrl-C interrupts each wait of a clean-up, then the loop, then the interpreter's
 own end. Used by ``Cluster`` for each of its nodes: what remains to be done then is done without the
-loop, with signals unheard for the second that it may take, at the latest as the interpreter exits.
+loop, with signals unheard for as long as that takes, at the latest as the interpreter exits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from actors.cluster.sweep import sweep_folder
+from actors.cluster.sweep import sweep_dead
 from actors.kernel.spawn import Child
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -49,7 +49,8 @@ class Force:
         atexit.register(self.end)
 
     def end(self) -> None:
-        """Kill the node if it still runs, and remove what it has left; blocks for a second at most.
+        """Kill the node if it still runs, and remove what it has left; blocks for a second, or
+        for as long as ``sweep_dead`` does.
 
         In a fork of the launcher it does nothing.
         """
@@ -57,5 +58,5 @@ class Force:
             return
         with unheard():
             self._child.end_now()
-            sweep_folder(self._folder)
+            sweep_dead(self._folder, str(self._process))
             atexit.unregister(self.end)

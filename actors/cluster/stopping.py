@@ -7,8 +7,8 @@ import os
 import signal
 from typing import NamedTuple
 
-from actors.cluster.folder import NodeInfo, open_word, read_word
-from actors.cluster.sweep import sweep_folder
+from actors.cluster.folder import NodeInfo, claimer, open_word, read_word
+from actors.cluster.sweep import sweep_dead
 from actors.errors import SpecError
 from actors.kernel.peers import alive
 from transport.bus.address import Address
@@ -33,12 +33,12 @@ async def stop_node(info: NodeInfo, grace: float) -> Stopped:
             f"node {info.node!r} runs in another PID namespace (as pid {info.address.pid} there): "
             "stop it from inside that container, or from its launcher"
         )
-    word = open_word(info.folder)
+    word, owner = open_word(info.folder), claimer(info.folder)
     try:
         went = await _end(info.address, signal.SIGTERM, grace)
         if not went:
             await _end(info.address, signal.SIGKILL, grace)
-            sweep_folder(info.folder)
+            sweep_dead(info.folder, owner)
         return Stopped(went, read_word(word))
     finally:
         if word >= 0:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
+from typing import Final
 
-from actors.cluster.folder import folders, remove_empty, remove_folder, try_lock
+from actors.cluster.folder import claimer, folders, remove_empty, remove_folder, try_lock
 from actors.cluster.roll import read_roll
 from actors.kernel.exits import end_sessions
 from actors.kernel.peers import start_time
@@ -21,6 +23,9 @@ from transport.shm.files import sweep_files
 #: How the folder of a client outside any node begins, where a cluster has its name.
 OUTSIDE = "outside-"
 _KEEP = ("lock",)
+#: Seconds to wait for the lock of a node that has ended, and between two looks.
+_WAIT: Final = 2.0
+_PAUSE: Final = 0.005
 
 
 def kill_children(folder: str) -> list[int]:
@@ -75,6 +80,21 @@ def sweep_folder(folder: str) -> list[str]:
         return [*lines, f"removed {folder}"]
     finally:
         os.close(fd)
+
+
+def sweep_dead(folder: str, owner: str) -> list[str]:
+    """As ``sweep_folder``, for a node of which the caller knows that it has ended; blocks for two
+    seconds at most. ``owner``: who had claimed the name, as ``claimer`` tells.
+
+    Its lock may be held for a moment yet: by somebody who looks, or by a process that the node was
+    just starting as it was killed, for a fork has all descriptors until its exec.
+    """
+    deadline = time.monotonic() + _WAIT
+    while not (lines := sweep_folder(folder)) and claimer(folder) == owner:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_PAUSE)
+    return lines
 
 
 def sweep_stale(root: str) -> list[str]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 from actors.cluster.folder import Claim, NodeInfo, remove_folder, write_info
+from actors.cluster.force import Force
 from actors.cluster.roll import Roll, read_roll
-from actors.cluster.sweep import sweep_claimed, sweep_folder, sweep_stale
+from actors.cluster.sweep import sweep_claimed, sweep_dead, sweep_folder, sweep_stale
 from actors.kernel.peers import start_time
 from actors.kernel.space import own_space
+from actors.kernel.spawn import Child, Launch
+from tests.waiting import LONG
 from transport.bus.address import Address
 
 DEAD = Address("node", 1, os.getpid(), 1)  # our pid, another start time
@@ -63,6 +69,40 @@ def test_a_living_node_is_left_alone(tmp_path: Path) -> None:
     assert Path(claim.folder, "engine.2.d").exists()
     claim.close()
     remove_folder(claim.folder)
+
+
+async def end(folder: str) -> None:
+    Force(Child(Launch(spec={"name": "a"})), folder).end()
+
+
+def test_whoever_ends_a_node_waits_for_a_fork_of_it_that_has_its_lock_yet(tmp_path: Path) -> None:
+    left, address = sleeper()
+    claim = crashed(str(tmp_path), "a", address)
+    fork = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(claim.fd,))
+    claim.close()
+    try:
+        assert sweep_stale(str(tmp_path)) == []  # somebody else's may as well be alive
+        assert fork.stdin is not None
+        threading.Timer(0.1, fork.stdin.close).start()
+        asyncio.run(end(claim.folder))
+        assert list(tmp_path.iterdir()) == []
+        assert left.wait(LONG) == -9
+    finally:
+        for process in (left, fork):
+            process.kill()
+            process.communicate()
+
+
+def test_nobody_waits_for_the_lock_of_whoever_has_claimed_the_name_anew(tmp_path: Path) -> None:
+    claim = crashed(str(tmp_path), "a")
+    took = []
+    for _ in range(3):
+        began = time.monotonic()
+        assert sweep_dead(claim.folder, "another") == []
+        took.append(time.monotonic() - began)
+    assert min(took) < 2.0  # for that long it waits for its own
+    claim.close()
+    assert len(sweep_dead(claim.folder, str(os.getpid()))) == 4
 
 
 def test_a_claimed_folder_is_emptied_but_kept(tmp_path: Path) -> None:
