@@ -316,7 +316,7 @@ class EngineActor(Actor):
         """Plan reports; at once, behind this tick's Ends, when a place is free after a rest."""
         if not self._accounts and not self._is_news():
             return
-        loop = asyncio.get_running_loop()
+        loop = self.runtime.loop
         if settled and loop.time() - self._reported >= _REPORT_EVERY:
             if self._report_planned is not None:
                 self._report_planned.cancel()
@@ -336,7 +336,7 @@ class EngineActor(Actor):
 
     def _send_reports(self) -> None:
         self._report_planned = None
-        self._reported = asyncio.get_running_loop().time()
+        self._reported = self.runtime.loop.time()
         for account in self._accounts.values():
             self._report_to(account)
         for follower in self._followers.values():

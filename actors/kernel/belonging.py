@@ -34,7 +34,8 @@ class Belonging:
         self._runtime = runtime
         self._loop = loop
         self._pid = os.getpid()
-        self._forked = False
+        #: Whether this process is a fork of the one that made the runtime.
+        self.inherited = False
         self._fault = ""
         #: Why nothing more comes in here, once that is so.
         self.broken: CallHomeError | None = None
@@ -45,7 +46,7 @@ class Belonging:
     def misuse(self) -> CallHomeError:
         """The error for a use that ``Runtime.check_open`` has found to be none."""
         name = self._runtime.address.name
-        if self._forked:
+        if self.inherited:
             return LocalProtocolError(
                 f"{name} belongs to process {self._pid}, of which this one is a fork: it has no "
                 "part in its sockets and memory; open a client of its own here, or start programs "
@@ -64,14 +65,9 @@ class Belonging:
 
     def forked(self) -> None:
         """This process is a fork: nothing here is to be used."""
-        self._forked = True
+        self.inherited = True
         self._runtime.shut = True
         self._runtime.memory.forked()
-
-    @property
-    def inherited(self) -> bool:
-        """Whether this process is a fork of the one that made the runtime."""
-        return self._forked
 
     def _look(self) -> None:
         """See whether others still reach our inboxes."""

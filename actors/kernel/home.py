@@ -115,7 +115,8 @@ class Home:
         message = stream.message(encoded, native, found, route)
         stream.keep = keep
         runtime.port.queue(via, message, size=encoded.carried + 128, bounded=True)
-        runtime.links.requested(number, encoded.handles, via)
+        if encoded.handles:
+            runtime.links.requested(number, encoded.handles, via)
         self.streams[number] = stream
         if stream.in_handler:
             self.handler_streams += 1

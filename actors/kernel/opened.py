@@ -212,7 +212,7 @@ class Opened:
             raise LocalProtocolError("another task is reading this stream; one reader at a time")
         if self.window.taken_items:
             self.home.grant(self)
-        self.waiter = asyncio.get_running_loop().create_future()
+        self.waiter = self.home.runtime.loop.create_future()
         try:
             await self.waiter
         finally:
@@ -243,7 +243,7 @@ class Opened:
                 raise LocalProtocolError(
                     "another task is sending on this stream; one sender at a time"
                 )
-            self.feed_waiter = asyncio.get_running_loop().create_future()
+            self.feed_waiter = self.home.runtime.loop.create_future()
             try:
                 await self.feed_waiter
             finally:

@@ -42,7 +42,7 @@ class ResponseStream:
         self._kept = None if sent.attempts is None else sent.attempts.delivered
         #: Done when the next attempt is decided upon, while that takes time.
         self._turning: asyncio.Future[None] | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = caller.runtime.loop
 
     @property
     def context(self) -> Context:

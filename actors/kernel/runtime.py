@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.config import Settings
@@ -77,7 +78,10 @@ class Runtime:
         self.run = run
         self.bus = bus or Bus()
         self._owns_bus = bus is None
-        self._loop = asyncio.get_running_loop()
+        #: The loop that made it, on which alone it may be used; asking whether that is the running
+        #: one of this thread costs less than asking for that one, which is a system call.
+        self.loop = asyncio.get_running_loop()
+        self._runs, self._thread = self.loop.is_running, get_ident()
         self._table: dict[type, Callable[[int, Any], None]] = {}
         pid = os.getpid()
         incarnation = incarnation or secrets.randbits(62) + 1
@@ -127,7 +131,7 @@ class Runtime:
         self.shut = False
         #: Called with the reason when others reach our inboxes no longer.
         self.when_broken: Callable[[CallHomeError], None] = lambda error: None
-        self.belonging = Belonging(self, self._loop)
+        self.belonging = Belonging(self, self.loop)
         self._want_hold, self._holds = GO, False
         self._ticking: asyncio.TimerHandle | None = None
 
@@ -197,17 +201,21 @@ class Runtime:
         """Raise LocalProtocolError once this runtime has closed, on another event loop than its own
         and in a forked child: nothing would ever answer. ConnectionLost when its inboxes are gone.
         """
-        if asyncio._get_running_loop() is not self._loop or self.shut:
+        if self.shut or not self._runs() or get_ident() != self._thread:
+            self._check_place(self.shut)
+
+    def _check_place(self, barred: bool) -> None:
+        if barred or asyncio._get_running_loop() is not self.loop:
             raise self.belonging.misuse()
 
     def check_loop(self) -> None:
         """As ``check_open``, for what may be done behind the end."""
-        if asyncio._get_running_loop() is not self._loop or self.belonging.inherited:
-            raise self.belonging.misuse()
+        if self.belonging.inherited or not self._runs() or get_ident() != self._thread:
+            self._check_place(self.belonging.inherited)
 
     def check_close(self) -> None:
         """As ``check_loop``, where a loop that does not run any more is no obstacle."""
-        if asyncio._get_running_loop() is not self._loop and self._loop.is_running():
+        if asyncio._get_running_loop() is not self.loop and self.loop.is_running():
             raise self.belonging.misuse()
 
     def hold_data(self, level: int) -> None:
@@ -295,7 +303,7 @@ class Runtime:
     def plan_tick(self) -> None:
         """Run the coarse timer as long as streams have limits to watch."""
         if self._ticking is None and not self._closed:
-            self._ticking = self._loop.call_later(TICK, self._tick)
+            self._ticking = self.loop.call_later(TICK, self._tick)
 
     def _tick(self) -> None:
         self._ticking = None

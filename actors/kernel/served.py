@@ -119,7 +119,7 @@ class Served:
     async def wait_credit(self) -> None:
         """Wait until the home has room for one more item, or the stream is killed."""
         while not self.credit.open and not self.context.killed:
-            self.credit_waiter = asyncio.get_running_loop().create_future()
+            self.credit_waiter = self.serving.runtime.loop.create_future()
             try:
                 await self.credit_waiter
             finally:
@@ -147,7 +147,7 @@ class Served:
             )
         if self.feed_window.taken_items and self.state.request_open:
             self._grant_feed()
-        self.feed_waiter = asyncio.get_running_loop().create_future()
+        self.feed_waiter = self.serving.runtime.loop.create_future()
         try:
             await self.feed_waiter
         finally:
