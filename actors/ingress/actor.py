@@ -269,7 +269,8 @@ class IngressActor(Actor):
             if record is None:
                 self._follow(m.target, arrival, connection, m.stream).ready()
                 return
-            self._check_room(arrival, connected=True)
+            if not self.admission.free:  # its requester need not be dialled first
+                self._check_room(arrival)
         except (WorkerUnavailable, Overloaded) as error:
             self.counters.refused += 1
             connection.refuse(m.stream, error)
@@ -278,7 +279,7 @@ class IngressActor(Actor):
             self._invalid(error)
             connection.refuse(m.stream, error)
             return
-        failure = self._mismatch(arrival, record)
+        failure = None if arrival.many == record.many else self._mismatch(record)
         stream = RelayedStream(self.streams, arrival, record, connection, m.stream, failure)
         self.admission.take(stream)
         if stream.placed:
@@ -297,13 +298,8 @@ class IngressActor(Actor):
             raise WorkerUnavailable(f"nothing is served at path {shown(path)}")
         return record
 
-    def _check_room(self, arrival: Arrival, connected: bool = False) -> None:
-        """Raise Overloaded when there is no place, nor one to wait for it in.
-
-        ``connected``: its requester need not be dialled first.
-        """
-        if connected and self.admission.free:
-            return
+    def _check_room(self, arrival: Arrival) -> None:
+        """Raise Overloaded when there is no place, nor one to wait for it in."""
         if self.admission.full or (arrival.later and not self.admission.free):
             raise Overloaded(
                 f"all {self.admission.pool} streams and {self.admission.queue} queue places of "
@@ -324,7 +320,7 @@ class IngressActor(Actor):
 
     def _stream(self, letter: Letter, record: Record) -> Stream:
         """The stream of a request that came in an envelope. Raises RemoteProtocolError."""
-        failure = self._mismatch(letter, record)
+        failure = None if letter.many == record.many else self._mismatch(record)
         if letter.native:
             connection = self.connections.find(letter.home)
             number = letter.home.number("stream")
@@ -334,10 +330,8 @@ class IngressActor(Actor):
                 check_hostport(half.text("address"))
         return ForeignStream(self.streams, letter, record, failure)
 
-    def _mismatch(self, arrival: Arrival, record: Record) -> Unsupported | None:
+    def _mismatch(self, record: Record) -> Unsupported:
         """What is told to whoever asks for another shape of stream than is served."""
-        if arrival.many == record.many:
-            return None
         self.streams.count("invalid_message")
         wanted = "a stream of requests" if record.many else "one request"
         verb = "open()" if record.many else "call() or stream()"

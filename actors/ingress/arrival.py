@@ -89,10 +89,14 @@ class Arrival:
 
     def _grant(self, items: int, size: int) -> None:
         """How much the requester takes unasked; what goes beyond this node's windows waits."""
-        self.more_items = max(0, items - self.window_items)
-        self.more_bytes = max(0, size - self.window_bytes)
-        self.window_items = min(items, self.window_items)
-        self.window_bytes = min(size, self.window_bytes)
+        if items > self.window_items:
+            self.more_items = items - self.window_items
+        else:
+            self.window_items = items
+        if size > self.window_bytes:
+            self.more_bytes = size - self.window_bytes
+        else:
+            self.window_bytes = size
 
     def _take(self, key: str, text: str) -> None:
         """What a node of ours says beside the user's metadata; later versions may say more."""

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from actors.errors import Overloaded
 from actors.ingress.stream import Stream
 from actors.ingress.streams import DIAL, Streams
-from actors.kernel.tombstones import Tombstones
+from actors.kernel.tombstones import Tombstone, Tombstones
 from actors.messages import Credit, End, Feed, FeedEnd, FeedItem, ItemBody, Kill, Open, Stop
 from actors.notices import Leaving
 from transport.callhome.address import check_hostport
@@ -64,8 +64,15 @@ class HomeConnection:
         self.knows_warnings = False
         #: It has been told to open nothing more here.
         self.told = False
-        #: Cancels that came before the requests they mean.
+        #: Cancels that came before the requests they mean; whether there may be any.
         self.tombstones = Tombstones()
+        self.buried = False
+
+    def cancelled(self, number: int) -> Tombstone | None:
+        """The cancel that came before a stream which begins now, if there is one."""
+        if not self.buried:
+            return None
+        return self.tombstones.take(self.home, number, time.monotonic())
 
     def leave_it(self) -> None:
         """Tell the requester to open nothing more on this connection."""
@@ -112,6 +119,7 @@ class HomeConnection:
             deliver=self._deliver,
             lost=self.lost,
             burst=streams.runtime.port.burst,
+            plan=streams.hurry,
         )
         if connections.leaving:
             self.leave_it()
@@ -138,6 +146,7 @@ class HomeConnection:
         elif type(message) is Stop or type(message) is Kill:
             kill = type(message) is Kill
             self.tombstones.put(self.home, number, time.monotonic(), kill, message.reason)
+            self.buried = True
             self._connections.streams.runtime.plan_tick()
         # All else is for a stream that has ended; a body that nobody expects is thrown away.
 
@@ -167,7 +176,9 @@ class HomeConnection:
 
     def check(self, now: float) -> None:
         """The coarse timer: pings, and tombstones crumble."""
-        self.tombstones.crumble(now)
+        if self.buried:
+            self.tombstones.crumble(now)
+            self.buried = bool(self.tombstones)
         if self.mux is not None:
             self.mux.check(now)
 

@@ -82,5 +82,4 @@ class Health:
         else:
             since = max(0.0, now - verdict.since)
             message = Warned(stream.remote, verdict.code, verdict.text(where), since)
-        connection.mux.queue(message)
-        self._streams.hurry(connection.mux)
+        connection.mux.send(message)

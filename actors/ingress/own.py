@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -55,8 +54,7 @@ class OwnStream(ABC):
         connection = self.connection
         if self.running or connection.mux is None:
             return
-        tomb = connection.tombstones.take(connection.home, self._remote, time.monotonic())
-        if tomb is not None:
+        if connection.cancelled(self._remote) is not None:
             self._finish(End(self._remote, 0, None))
             return
         self.running = True

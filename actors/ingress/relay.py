@@ -7,7 +7,6 @@ is held back while its connection is full.
 
 from __future__ import annotations
 
-import time
 from typing import Any, Final
 
 from actors.errors import WorkerLost
@@ -106,7 +105,7 @@ class RelayedStream(Stream):
         if self._failure is not None:
             self._refuse(self._failure)
             return
-        tomb = self.connection.tombstones.take(self.connection.home, self.remote, time.monotonic())
+        tomb = self.connection.cancelled(self.remote)
         if tomb is not None and tomb.kill:
             self.kill(tomb.reason)
         elif tomb is not None:
@@ -249,10 +248,9 @@ class RelayedStream(Stream):
         if mux is None:
             return
         if size <= LARGE:
-            mux.queue(Items(self.remote, m.first, payloads), size)
+            mux.send(Items(self.remote, m.first, payloads), size)
         else:
             self._spread(m)
-        self.streams.hurry(mux)
         if self._more_items or self._more_bytes:
             self._grant_later()
 
@@ -339,8 +337,7 @@ class RelayedStream(Stream):
     def _tell_home(self, message: Message) -> None:
         mux = self.connection.mux
         if mux is not None:
-            mux.queue(message)
-            self.streams.hurry(mux)
+            mux.send(message)
 
     # --- ends
 

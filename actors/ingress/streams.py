@@ -84,7 +84,7 @@ class Streams:
         self.refused: Callable[[int], None] = lambda engine: None
         #: Collectors of what goes out with this tick's batch, and connections to be flushed.
         self._dirty: list[Callable[[], None]] = []
-        self._hurried: set[MuxConnection] = set()
+        self._hurried: list[MuxConnection] = []
         self._next = FIRST
         self._own: dict[type, Callable[[int, Any], None]] = {}
         self._take(Accept, self._accept)
@@ -112,7 +112,8 @@ class Streams:
     def left(self, stream: Stream) -> None:
         """A stream is over; what still comes for it is answered by ``Home``, with Kill."""
         self.table.pop(stream.number, None)
-        self.arrived(stream)
+        if not stream.opened:
+            self.arrived(stream)
         self.when_left(stream)
 
     def arrived(self, stream: Stream) -> None:
@@ -229,9 +230,12 @@ class Streams:
             stream.item(m)
 
     def _end(self, sender: int, m: End) -> None:
-        stream = self._find(sender, m)
-        if stream is not None:
-            stream.end(m)
+        # As above: of most streams there is nothing else.
+        stream = self.table.get(m.stream)
+        if stream is None or sender != stream.engine.incarnation:
+            self._find(sender, m)
+            return
+        stream.end(m)
 
     def _feed_credit(self, sender: int, m: FeedCredit) -> None:
         stream = self._find(sender, m)
@@ -249,9 +253,11 @@ class Streams:
             for collect in dirty:
                 self._guard(collect)
         if self._hurried:
-            hurried, self._hurried = self._hurried, set()
+            hurried, self._hurried = self._hurried, []
             for mux in hurried:
-                mux.flush()
+                self._guard(mux.flush)
+            if self._hurried:  # by what was told as bodies left: the present flush is past it
+                asyncio.get_running_loop().call_soon(self.runtime.port.plan_flush)
 
     def mark(self, collect: Callable[[], None]) -> None:
         """Call ``collect`` before this tick's messages leave."""
@@ -260,11 +266,10 @@ class Streams:
 
     def hurry(self, mux: MuxConnection) -> None:
         """Send what was said on a connection at the end of the burst that it came with, instead of
-        a turn of the loop later.
+        a turn of the loop later. It asks once until it is flushed.
         """
-        if mux not in self._hurried:
-            self._hurried.add(mux)
-            self.runtime.port.plan_flush()
+        self._hurried.append(mux)
+        self.runtime.port.plan_flush()
 
     def _down(self, address: Address, reason: str) -> None:
         """An engine is gone, behind everything that it had sent."""

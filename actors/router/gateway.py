@@ -105,6 +105,7 @@ class Gateway:
             deliver=self._deliver,
             lost=self._lost,
             burst=runtime.port.burst,
+            plan=self.plane.hurry,
         )
         late, self._late = self._late, OrderedDict()
         for number, reason in late.items():

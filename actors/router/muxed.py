@@ -106,6 +106,18 @@ class MuxRelay(Relay):
             self.acknowledged = True
             self.proceed()
 
+    def asked(self, connection: MuxConnection) -> None:
+        """The stream was asked for over the connection that is up: nothing has to be waited for
+        before its next step.
+        """
+        if self.over:
+            return  # the connection was lost over that
+        self.acknowledged = True
+        if self.request is not None:
+            request, self.request = self.request, None
+            self._send(connection, request, -1)
+        self.await_until(self.plane.runtime.settings.prologue_timeout)
+
     def proceed(self) -> None:
         """The next step, now that the acknowledgement or the connection has come."""
         settings, connection = self.plane.runtime.settings, self.gateway.connection
@@ -303,7 +315,8 @@ class MuxRelay(Relay):
 
     def end(self, m: End) -> None:
         """The stream has ended there."""
-        self.abort_bodies()
+        if self.bodies:
+            self.abort_bodies()
         self.gateway.leave(self)
         error = None if m.error is None else read_error(m.error)
         if not self.plane.forget(self, error):
@@ -313,8 +326,12 @@ class MuxRelay(Relay):
             self.blame(error)
             told = to_wire(error)
         size = (64 if told is None else 2048) + sum(map(len, m.last))
-        self._pass_on(End(self.stream, m.total, told, None, m.last), size)
-        self.plane.runtime.port.hurry()
+        message, port = End(self.stream, m.total, told, None, m.last), self.plane.runtime.port
+        if self.lane is None:
+            port.queue(self.home, message, size=size)
+        else:
+            self.lane.send(message, size)
+        port.hurry()
 
     def faulted(self, m: Faulted) -> None:
         """An error item follows: the permit comes back before it goes home."""

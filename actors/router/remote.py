@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from actors.kernel.bodies import LARGE, Outgoing, outgoing
@@ -34,6 +35,13 @@ _NIL: Final = b"\xc0"
 _FOLLOWS: Final = "follows"
 
 
+@lru_cache(maxsize=4096)
+def _way(via: str) -> tuple[str, str]:
+    """Address of an ingress, and the path there: asked for each stream, of few workers."""
+    address, _, path = via.partition("/")
+    return address, path
+
+
 class Tombs:
     """Instances that were removed a moment ago: no stream is sent to them any more."""
 
@@ -43,9 +51,13 @@ class Tombs:
     def put(self, record: Record, reason: str) -> None:
         """The instance was removed."""
         now = time.monotonic()
+        self.crumble(now)
+        self._tombs[place_of(record)] = (now + TOMBSTONE, reason)
+
+    def crumble(self, now: float) -> None:
+        """Drop what is too old."""
         for place in [each for each, (until, _) in self._tombs.items() if until <= now]:
             del self._tombs[place]
-        self._tombs[place_of(record)] = (now + TOMBSTONE, reason)
 
     def clear(self, record: Record) -> None:
         """The instance can serve again."""
@@ -53,6 +65,8 @@ class Tombs:
 
     def check(self, worker: Record) -> None:
         """Raise ConnectionLost for an instance that was removed less than 5 s ago."""
+        if not self._tombs:
+            return
         tomb = self._tombs.get(place_of(worker))
         if tomb is not None and time.monotonic() < tomb[0]:
             raise ConnectionLost(f"{worker.endpoint}: {worker.via} was removed: {tomb[1]}")
@@ -101,7 +115,7 @@ class RemoteDispatch:
         self._send(open, worker, self._gateway(worker), None)
 
     def _gateway(self, worker: Record) -> Gateway:
-        address = worker.via.partition("/")[0]
+        address = _way(worker.via)[0]
         gateway = self._gateways.get(address)
         if gateway is None:
             gateway = self._gateways[address] = Gateway(self._plane, address, self._left)
@@ -115,6 +129,7 @@ class RemoteDispatch:
         self._plane.requests.retire(gateway.address)
 
     def _check(self, now: float) -> bool:
+        self._tombs.crumble(now)
         for gateway in list(self._gateways.values()):
             gateway.check(now)
             if gateway.idle:
@@ -155,7 +170,7 @@ class RemoteDispatch:
         message = Open(
             relay.number,
             self._plane.runtime.address,
-            relay.worker.via.partition("/")[2],
+            _way(relay.worker.via)[1],
             open.many,
             open.codec,
             True,
@@ -165,7 +180,7 @@ class RemoteDispatch:
             *open[9:14],
         )
         connection.send(message, len(payload) + 128)
-        relay.answered(b"")
+        relay.asked(connection)
 
     def _send_envelope(
         self, open: Open, relay: MuxRelay, info: Mapping[str, Any], request: Outgoing | None
@@ -173,7 +188,7 @@ class RemoteDispatch:
         """Ask for a stream, and by it to be called home."""
         header = self._envelope(open, relay.number, info, request)
         body = b"" if open.many else _NIL if request is not None else open.payload
-        address, _, path = relay.worker.via.partition("/")
+        address, path = _way(relay.worker.via)
         parts = [pack_head(len(header), len(body)) + header, body]
         self._plane.requests.send(
             address, path, {"request-id": open.request_id}, parts, relay.answered

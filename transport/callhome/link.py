@@ -114,15 +114,16 @@ class Link:
 
     # Writing
 
-    def write(self, *parts: Buffer) -> None:
+    def write(self, *parts: Buffer, soon: bool = True) -> None:
         """Queue parts for this tick's send. They are kept, not copied: do not change them.
 
-        After ``close``, ``end_write`` or a failure they are dropped.
+        Where not ``soon``, ``flush`` has to follow: no turn of the loop is planned for it. After
+        ``close``, ``end_write`` or a failure they are dropped.
         """
         if self._ending or self._broken is not None or self._closed:
             return
         self._out.add(parts)
-        if not self.dirty and not self._blocked:
+        if soon and not self.dirty and not self._blocked:
             self.dirty = True
             self.net.plan_flush(self)
 
@@ -164,21 +165,20 @@ class Link:
         while self._broken is None and not self._closed:
             if self._drained and out.size < DRAINED:
                 self._call_drained()
-            if sent >= _TURN and out.size:
+            if not out.size:
+                self._block(False)
+                break
+            if sent >= _TURN:
                 self._block(True)
                 break
             try:
-                count = out.send(self._sock)
+                sent += out.send(self._sock)
             except (BlockingIOError, InterruptedError):
                 self._block(True)
                 break
             except OSError as error:
                 self.lose(lost(self.peer, error))
                 break
-            if not count:
-                self._block(False)
-                break
-            sent += count
         if sent:
             self.net.bytes_out += sent
             self.net.writes += 1

@@ -29,8 +29,6 @@ _BUSY: Final = 64 << 10
 #: sees to others: a peer may put a million messages into one.
 _LONG: Final = 16 << 10
 _TURN: Final = 1024
-#: A tick with no more messages than this is a quiet one.
-_FEW: Final = 4
 #: What the error of a connection says that the peer has ended in order.
 CLOSED: Final = "it has closed it"
 
@@ -44,8 +42,10 @@ class MuxConnection:
     beyond the handshake. ``incarnation`` is ours and stands in every batch. ``deliver`` gets each
     message, in order; it may raise RemoteProtocolError, which costs that message only; ``burst`` is
     called with True before the messages of one turn and with False behind them. ``lost`` is called
-    once, when the connection ends and ``close`` was not called; nothing comes after it. The
-    owner calls ``check`` at least once a second.
+    once, when the connection ends and ``close`` was not called; nothing comes after it. ``plan`` is
+    called when something waits for ``flush``, once until then, by an owner who calls that at the
+    end of what it handles; else it leaves at the end of the tick. The owner calls ``check`` at
+    least once a second.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class MuxConnection:
         deliver: Callable[[Message], None],
         lost: Callable[[CallHomeError], None],
         burst: Callable[[bool], None] = lambda begins: None,
+        plan: Callable[[MuxConnection], None] | None = None,
     ) -> None:
         self.link: Final = link
         #: The peer's incarnation; 0 until its first batch has come.
@@ -66,12 +67,12 @@ class MuxConnection:
         self._deliver = deliver
         self._burst = burst
         self._lost = lost
+        self._plan = plan or MuxConnection._soon
         self._reader = BatchReader()
         self._in = Inflow(link, self._frame, self._tell_whole)
         self._out = Outflow(link, incarnation, self._tell, self._overfull)
         self._loop = asyncio.get_running_loop()
         self._planned = self._gone = self._full = False
-        self._quiet, self._counted = True, 0
         self._pings = 0
         #: What ``check`` has seen: when, how much had come by then, when that grew, when it pinged.
         self._checked = self._heard = self._pinged = self._loop.time()
@@ -118,12 +119,8 @@ class MuxConnection:
         if self._out.queue(message, size):
             self._out.flush()
         elif not self._planned:
-            self._plan()
-
-    def queue(self, message: Message, size: int = 64) -> None:
-        """As ``send``, for whoever calls ``flush`` at the end of a burst."""
-        if not self._gone and self._out.queue(message, size):
-            self._out.flush()
+            self._planned = True
+            self._plan(self)
 
     def send_body(
         self,
@@ -147,7 +144,8 @@ class MuxConnection:
             return
         self._out.queue_body(message, number, pieces, done)
         if not self._planned:
-            self._plan()
+            self._planned = True
+            self._plan(self)
 
     def new_body(self) -> int:
         """A number for a body of ours that no other on its way out has."""
@@ -162,19 +160,13 @@ class MuxConnection:
         self._out.abort(number)
 
     def flush(self) -> None:
-        """Send now what was queued: for whoever has come to the end of a burst."""
+        """Send now what waits: for whoever has come to the end of a burst."""
         self._planned = False
         if not self._gone:
             self._out.flush()
-            self._quiet = self._out.messages - self._counted <= _FEW
-            self._counted = self._out.messages
 
-    def _plan(self) -> None:
-        """Flush at the end of this tick; what comes alone, after a quiet tick, leaves at once."""
-        self._planned = True
+    def _soon(self) -> None:
         self._loop.call_soon(self.flush)
-        if self._quiet:
-            self._out.flush()
 
     # Receiving
 

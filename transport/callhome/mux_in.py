@@ -162,7 +162,7 @@ class Inflow:
             self._held += data[at:]
         elif at < size:
             self._read_head(data[at:])
-        else:
+        elif self._expected:
             self._next()
 
     def _next(self) -> None:

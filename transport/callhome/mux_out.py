@@ -24,6 +24,8 @@ log = logging.getLogger("callhome.net")
 MOST_BODIES = 1024
 #: Bytes that may wait in the link before batches and chunks wait here instead.
 _ENOUGH = 1 << 20
+#: Up to this size a batch is copied behind its head: that costs less than two parts.
+_JOINED = 4096
 #: A batch is closed at so many bytes, or bodies announced in it.
 _GROUP_BYTES = 256 << 10
 _GROUP_BODIES = 32
@@ -111,10 +113,17 @@ class Outflow:
 
     def queue(self, message: Message, size: int) -> bool:
         """Put a message into its batch; True when there is enough for one."""
-        if self._is_control(type(message)):
+        # For each message: no call that can be spared.
+        control = self._control_types.get(type(message))
+        if control is None:
+            control = self._is_control(type(message))
+        if control:
             self._control.append(message)
             return len(self._control) >= _GROUP_CONTROL
-        group = self._group()
+        groups = self._groups
+        group = groups[-1] if groups else None
+        if group is None or group.size >= _GROUP_BYTES or group.bodies:
+            group = self._group()
         group.messages.append(message)
         group.size += size
         self._waiting_bytes += size
@@ -167,13 +176,16 @@ class Outflow:
         else:
             self._see_bounds()
         link.flush()
-        self._see_leaving()
+        if self._leaving:
+            self._see_leaving()
         if not self._awaits_drain and (self._groups or self._turn or self._leaving):
             self._awaits_drain = True
             link.when_drained(self._drained)
 
     def finish(self) -> None:
-        """Give the link all messages that wait, since nothing is sent afterwards."""
+        """Give the link all messages that wait, since nothing is sent afterwards; it has to be
+        flushed or closed then.
+        """
         self._batch(self._control)
         for group in self._groups:
             self._batch(group.messages)
@@ -205,9 +217,7 @@ class Outflow:
         self.flush()
 
     def _is_control(self, kind: type) -> bool:
-        found = self._control_types.get(kind)
-        if found is None:
-            found = self._control_types[kind] = tag_of(kind) >= _CONTROL
+        found = self._control_types[kind] = tag_of(kind) >= _CONTROL
         return found
 
     def _group(self) -> _Group:
@@ -260,7 +270,12 @@ class Outflow:
             return
         self.batches += 1
         self.messages += len(messages)
-        self.write(pack_mux(BATCH, len(batch)), batch)
+        head = pack_mux(BATCH, len(batch))
+        self._written += len(head) + len(batch)
+        if len(batch) < _JOINED:  # one part, which is sent as it is
+            self._link.write(head + batch, soon=False)
+        else:
+            self._link.write(head, batch, soon=False)
 
     def _halves(self, messages: list[Message], size: int) -> None:
         """A batch that is too large, though its messages said that they were small."""
@@ -310,13 +325,13 @@ class Outflow:
                 turn.append(due)
             else:
                 del self._due[body.stream]
-        self.write(*parts)
+        self._written += sum(map(len, parts))
+        self._link.write(*parts, soon=False)
 
     def _see_leaving(self) -> None:
-        if self._leaving:
-            sent = self._written - self._link.backlog
-            while self._leaving and self._leaving[0][0] <= sent:
-                self._over(self._leaving.popleft()[1])
+        sent = self._written - self._link.backlog
+        while self._leaving and self._leaving[0][0] <= sent:
+            self._over(self._leaving.popleft()[1])
 
     def _over(self, body: _Body) -> None:
         done, body.done = body.done, None

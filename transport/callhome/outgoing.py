@@ -49,9 +49,11 @@ class Outgoing:
 
         Raises BlockingIOError when it takes nothing now, and other OSErrors as ``socket.send``.
         """
-        if self._parts:
-            self._join()
         queue = self._queue
+        if len(self._parts) == 1 and not queue:
+            queue.append(self._parts.pop())
+        elif self._parts:
+            self._join()
         if not queue:
             return 0
         sent = sock.send(queue[0]) if len(queue) == 1 else sock.sendmsg(islice(queue, _PARTS))
