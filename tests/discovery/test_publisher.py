@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from actors.kernel.runtime import Runtime
 from actors.messages import Added, Down, Record, Removed, Snapshot
 from tests.clock import Clock
 from tests.clock import clock as clock
-from tests.waiting import LONG, TICK, wait_until
+from tests.waiting import DEADLINE, LONG, TICK, wait_until
 from transport.bus.address import Address
 
 
@@ -131,6 +132,18 @@ async def test_down_reaches_subscribers_and_others_once(run: str) -> None:
         node.registry.add(record(6))
         await wait_until(lambda: heard)
         assert heard == [Down(dead, "killed by SIGKILL")]
+
+
+async def test_how_somebody_ended_is_told_before_the_node_clears_up_behind_him(run: str) -> None:
+    async with joined(run) as (node, other):
+        heard: list[Down] = []
+        other.on(Down, lambda sender, message: heard.append(message))
+        await RegistryDiscovery(other, node.runtime.address).start()
+        node.publisher.tell_down(record(5).address, "killed by SIGKILL", [])
+        deadline = time.monotonic() + DEADLINE
+        while not heard and time.monotonic() < deadline:  # the loop, which clears up, stands still
+            other.port.poll_control()
+        assert heard == [Down(record(5).address, "killed by SIGKILL")]
 
 
 async def test_lookup_follows_restarts(run: str) -> None:
