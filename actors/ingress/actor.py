@@ -265,7 +265,7 @@ class IngressActor(Actor):
         self.counters.requests += 1
         try:
             record = self._find(m.target)
-            arrival = read_open(m, self.settings)
+            arrival = read_open(m, self.runtime.settings)
             if record is None:
                 self._follow(m.target, arrival, connection, m.stream).ready()
                 return

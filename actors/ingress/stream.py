@@ -116,7 +116,8 @@ class Stream(ABC):
     def open(self, codec: str, native: bool, payload: bytes) -> None:
         """Ask the engine. Raises WorkerLost for one that has died meanwhile, OutboxFull."""
         runtime = self.streams.runtime
-        self.check_alive()
+        if not runtime.peers.watch(self.engine):
+            raise self._died()
         message = self.opening(codec, native, payload, [])
         runtime.port.queue(self.engine, message, size=len(payload) + 128, bounded=True)
         runtime.port.hurry()
@@ -124,9 +125,12 @@ class Stream(ABC):
 
     def check_alive(self) -> None:
         """Raise WorkerLost when the engine has died, or is found dead now."""
-        peers = self.streams.runtime.peers
-        if not peers.watch(self.engine):
-            raise WorkerLost(f"{self.engine} died: {peers.death(self.engine) or GONE}")
+        if not self.streams.runtime.peers.watch(self.engine):
+            raise self._died()
+
+    def _died(self) -> WorkerLost:
+        why = self.streams.runtime.peers.death(self.engine) or GONE
+        return WorkerLost(f"{self.engine} died: {why}")
 
     def has_opened(self) -> None:
         """The engine hears of the stream, and minds its times from now on."""

@@ -255,7 +255,10 @@ class Streams:
         if self._hurried:
             hurried, self._hurried = self._hurried, []
             for mux in hurried:
-                self._guard(mux.flush)
+                try:
+                    mux.flush()
+                except Exception as error:
+                    self.broken(f"the connection with {mux.link.peer}", error)
             if self._hurried:  # by what was told as bodies left: the present flush is past it
                 asyncio.get_running_loop().call_soon(self.runtime.port.plan_flush)
 

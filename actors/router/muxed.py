@@ -110,8 +110,8 @@ class MuxRelay(Relay):
         """The stream was asked for over the connection that is up: nothing has to be waited for
         before its next step.
         """
-        if self.over:
-            return  # the connection was lost over that
+        if self.gateway.connection is not connection:
+            return  # it was lost over that, and with it the stream
         self.acknowledged = True
         if self.request is not None:
             request, self.request = self.request, None

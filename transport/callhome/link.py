@@ -166,7 +166,8 @@ class Link:
             if self._drained and out.size < DRAINED:
                 self._call_drained()
             if not out.size:
-                self._block(False)
+                if self._blocked:
+                    self._block(False)
                 break
             if sent >= _TURN:
                 self._block(True)

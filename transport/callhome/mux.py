@@ -248,24 +248,27 @@ class MuxConnection:
     def _batch(self, batch: bytes) -> None:
         if len(batch) >= _LONG:
             portions = self._reader.portions(batch)
-            self._comes_from(portions.sender)
+            if portions.sender != self.peer_incarnation:
+                self._comes_from(portions.sender)
+            self.batches_in += 1
             self._portion(portions)
             return
         sender, messages, faults = self._reader.read(batch)
         if faults and not sender and not messages:
             raise faults[0]
-        self._comes_from(sender)
+        if sender != self.peer_incarnation:
+            self._comes_from(sender)
+        self.batches_in += 1
         self._hand_on(messages, faults)
 
     def _comes_from(self, sender: int) -> None:
-        if sender != self.peer_incarnation:
-            if self.peer_incarnation:
-                raise RemoteProtocolError(
-                    f"a batch comes from incarnation {sender:x}, those before it from "
-                    f"{self.peer_incarnation:x}"
-                )
-            self.peer_incarnation = sender
-        self.batches_in += 1
+        """The first batch tells who the peer is, and nobody else sends any."""
+        if self.peer_incarnation:
+            raise RemoteProtocolError(
+                f"a batch comes from incarnation {sender:x}, those before it from "
+                f"{self.peer_incarnation:x}"
+            )
+        self.peer_incarnation = sender
 
     def _portion(self, portions: Portions) -> None:
         """The next messages of a long batch; others have their turn before those behind them."""

@@ -244,7 +244,7 @@ class Outflow:
 
     def _send_groups(self) -> None:
         groups, link = self._groups, self._link
-        while groups and link.backlog < _ENOUGH:
+        while groups:
             group = groups[0]
             if group.bodies:
                 if self._announced + len(group.bodies) > MOST_BODIES:
@@ -256,6 +256,8 @@ class Outflow:
                 self._waiting_messages -= len(group.messages)
             self._waiting_bytes -= group.size
             self._batch(group.messages)
+            if groups and link.backlog >= _ENOUGH:
+                return
 
     def _batch(self, messages: list[Message]) -> None:
         if not messages:
