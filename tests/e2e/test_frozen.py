@@ -165,6 +165,9 @@ async def test_b38_a_stopped_worker_gets_nothing_and_is_back_by_itself(
                 with pytest.raises(DeadlineExceeded, match=rf"pid {pid}\).* is frozen: .* for \d"):
                     await call
             await wait_state(client, frozen, "free", SLACK)
+            # The client sees for itself that it goes on; a stream that has ended is told no more.
+            told = "all streams are told that it goes on"
+            await wait_until(lambda: all(len(each.warnings) > 1 for each in held), SLACK, told)
             make(until)
             assert await asyncio.gather(*rest) == [list(range(1, 40))] * 100
         check_warnings(held, heard, pid)
