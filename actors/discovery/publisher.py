@@ -110,9 +110,12 @@ class Publisher:
             except CallHomeError as error:
                 # They learn of the death from their own watch; only the reason is lost.
                 log.info("%s was not told the end of %s: %s", each, address, error)
-        # Before the caller clears away what the dead has left: others wait for the reason, and not
-        # for long.
-        self._runtime.port.flush()
+        try:
+            # Before the caller clears away what the dead has left: others wait for the reason, and
+            # not for long.
+            self._runtime.port.flush()
+        except Exception:  # the caller has the dead's records to remove
+            log.exception("how %s ended was perhaps not told to all", address)
 
     def _on_subscribe(self, sender: int, message: Subscribe) -> None:
         self._forget(message.address.incarnation)

@@ -249,8 +249,7 @@ class IngressActor(Actor):
             return
         self.admission.take(stream)
         reply(b"")
-        if stream.placed:
-            self.streams.begin(stream)
+        self._begin(stream)
 
     def _refuse(self, reply: Reply, error: CallHomeError) -> None:
         """The request does not come to be, and its requester is told why."""
@@ -282,8 +281,13 @@ class IngressActor(Actor):
         failure = None if arrival.many == record.many else self._mismatch(record)
         stream = RelayedStream(self.streams, arrival, record, connection, m.stream, failure)
         self.admission.take(stream)
+        self._begin(stream)
+
+    def _begin(self, stream: Stream) -> None:
         if stream.placed:
             self.streams.begin(stream)
+        else:
+            stream.waits()
 
     def _find(self, path: str) -> Record | None:
         """The engine that a path names; None for what this ingress tells itself. Raises

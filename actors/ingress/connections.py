@@ -74,6 +74,13 @@ class HomeConnection:
             return None
         return self.tombstones.take(self.home, number, time.monotonic())
 
+    def is_cancelled(self, number: int, relay: Relay) -> bool:
+        """Whether the cancel of a stream came before it: it is told that now, and never starts."""
+        tomb = self.cancelled(number)
+        if tomb is not None:
+            relay.heard((Kill if tomb.kill else Stop)(self.home, number, tomb.reason))
+        return tomb is not None
+
     def leave_it(self) -> None:
         """Tell the requester to open nothing more on this connection."""
         if self.mux is not None and not self.told:

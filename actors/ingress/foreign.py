@@ -92,6 +92,9 @@ class ForeignStream(Stream):
         name = f"dial {self.letter.home.info.get('address')}"
         self.streams.start(self._dial(), name, self._not_reached)
 
+    def waits(self) -> None:
+        """Nothing has come of it yet: its requester is dialled first."""
+
     async def _dial(self) -> None:
         """The request half first, then the response half; only then the engine hears of it."""
         letter = self.letter

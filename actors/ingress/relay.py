@@ -105,12 +105,9 @@ class RelayedStream(Stream):
         if self._failure is not None:
             self._refuse(self._failure)
             return
-        tomb = self.connection.cancelled(self.remote)
-        if tomb is not None and tomb.kill:
-            self.kill(tomb.reason)
-        elif tomb is not None:
-            self._stop_early()
-        elif self.arrival.later:
+        if self.connection.is_cancelled(self.remote, self):
+            return
+        if self.arrival.later:
             self.expects = True
         else:
             try:
@@ -118,6 +115,9 @@ class RelayedStream(Stream):
             except CallHomeError as error:
                 self.fail(error)
             self.arrival.payload = b""
+
+    def waits(self) -> None:
+        self.connection.is_cancelled(self.remote, self)
 
     def _stop_early(self) -> None:
         """It never starts, which is what a stop asks for: a clean end without items."""

@@ -79,6 +79,10 @@ class Stream(ABC):
         """A place is free: go on towards the engine."""
 
     @abstractmethod
+    def waits(self) -> None:
+        """All places are taken, and it waits for one: ``begin`` follows."""
+
+    @abstractmethod
     def accept(self, m: Accept) -> None:
         """The engine has the stream."""
 

@@ -47,6 +47,9 @@ log = logging.getLogger("callhome")
 #: Period of the coarse timer in seconds: one for all streams of a process, since one an item would
 #: cost more than the item.
 TICK = 0.050
+#: Where asyncio's loops keep the thread in which they run now: one look, where asking for the
+#: running loop is a system call. Of a loop without it (uvloop's) that is asked instead.
+_THREAD = "_thread_id"
 #: Containers up to this size are looked into for what is too large to be packed.
 _FEW = 64
 _TEXT: frozenset[type] = frozenset({str})
@@ -78,10 +81,8 @@ class Runtime:
         self.run = run
         self.bus = bus or Bus()
         self._owns_bus = bus is None
-        #: The loop that made it, on which alone it may be used; asking whether that is the running
-        #: one of this thread costs less than asking for that one, which is a system call.
+        #: The loop that made it, on which alone it may be used.
         self.loop = asyncio.get_running_loop()
-        self._runs, self._thread = self.loop.is_running, get_ident()
         self._table: dict[type, Callable[[int, Any], None]] = {}
         pid = os.getpid()
         incarnation = incarnation or secrets.randbits(62) + 1
@@ -201,7 +202,7 @@ class Runtime:
         """Raise LocalProtocolError once this runtime has closed, on another event loop than its own
         and in a forked child: nothing would ever answer. ConnectionLost when its inboxes are gone.
         """
-        if self.shut or not self._runs() or get_ident() != self._thread:
+        if self.shut or getattr(self.loop, _THREAD, None) != get_ident():
             self._check_place(self.shut)
 
     def _check_place(self, barred: bool) -> None:
@@ -210,7 +211,7 @@ class Runtime:
 
     def check_loop(self) -> None:
         """As ``check_open``, for what may be done behind the end."""
-        if self.belonging.inherited or not self._runs() or get_ident() != self._thread:
+        if self.belonging.inherited or getattr(self.loop, _THREAD, None) != get_ident():
             self._check_place(self.belonging.inherited)
 
     def check_close(self) -> None:

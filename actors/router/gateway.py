@@ -88,7 +88,8 @@ class Gateway:
         """Tell the node that a stream is not wanted, now or when it has called home."""
         if self.connection is not None:
             own = self.plane.runtime.address.incarnation
-            self.connection.send(Kill(own, relay.number, reason))
+            # As a Stop: behind the Open, if that is still here.
+            self.connection.send(Kill(own, relay.number, reason), behind=not relay.seen)
             relay.abort_bodies()
             self.connection.flush()
         elif len(self._late) < _KILLS:

@@ -201,7 +201,9 @@ class MuxRelay(Relay):
         if self.gateway.connection is None:
             self.pending_stop = reason
         else:
-            self._tell(Stop(self.plane.runtime.address.incarnation, self.number, reason))
+            message = Stop(self.plane.runtime.address.incarnation, self.number, reason)
+            # Until the node is heard of the Open may be still here, and must not be overtaken.
+            self.gateway.connection.send(message, behind=not self.seen)
 
     def credit(self, m: Credit) -> None:
         self._tell(Credit(self.number, m.items, m.bytes))

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -21,6 +22,19 @@ from transport.wire.message import BatchWriter
 from transport.wire.mux import ABORT, BATCH, BODY, CHUNK, PING, PONG, pack_mux
 
 MIB = 1 << 20
+
+
+async def test_what_its_owner_does_not_come_to_flush_leaves_with_the_next_check() -> None:
+    with ends() as (a, b):
+        asked: list[object] = []
+        a.connection._plan = asked.append
+        a.connection.send(items(1))
+        a.connection.send(items(2))
+        assert asked == [a.connection]
+        assert a.connection.check(time.monotonic())
+        await wait_until(lambda: len(b.messages) == 2)
+        a.connection.send(items(3))
+        assert len(asked) == 2
 
 
 async def test_messages_of_many_streams_leave_in_one_write() -> None:

@@ -306,6 +306,34 @@ async def test_a_cancel_reaches_what_waits_for_a_place(tmp_path: Path, kind: Any
         assert at.ingress.counters.refused == 1
 
 
+@pytest.mark.parametrize("kind", [Stop, Kill])
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_cancel_that_overtook_its_request_finds_it_where_all_places_are_taken(
+    tmp_path: Path, kind: Any, asked: bool
+) -> None:
+    async with both(tmp_path, ingress_pool=1, ingress_queue=1) as (at, home):
+        path = await at.engine(Held)
+        first = await home.ask(path, {"after": 1})
+        await home.until(Accept, first)
+        connection = at.ingress.connections.find_subject(home.subject)
+        assert connection is not None
+        home.send(kind(home.incarnation, 77, "never mind"))
+        await wait_until(lambda: len(connection.tombstones) == 1)
+        if asked:
+            await home.ask(path, {}, number=77)
+        else:
+            home.open(path, {}, stream=77)
+        await wait_until(lambda: at.cancelled == 1)
+        assert at.ingress.admission.waiting == 0
+        if kind is Stop:
+            assert await home.ended(77) == End(77, 0, None)
+        engine: Any = at.engines[0].handler.engine
+        engine.gate.set()
+        assert (await home.ended(first)).total == 1
+        assert len(engine.begun) == 1
+        await at.idle()
+
+
 async def test_an_engine_that_stops_is_a_typed_end(tmp_path: Path) -> None:
     async with both(tmp_path) as (at, home):
         stream = await home.ask(await at.engine(Held), {"before": 2})

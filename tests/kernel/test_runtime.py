@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors.config import Settings
-from actors.errors import EncodeError
+from actors.errors import EncodeError, LocalProtocolError
 from actors.kernel.runtime import TICK, Runtime, least_size
-from tests.waiting import wait_until
+from tests.waiting import LONG, wait_until
 from transport.bus.address import Address
 
 
@@ -52,6 +53,35 @@ async def test_a_value_beyond_the_limit_is_refused_before_its_frames_are_handed_
         runtime.memory.unexport(big.handles[0])
     finally:
         runtime.close()
+
+
+def test_a_runtime_is_used_where_its_loop_runs_now_and_not_where_it_was_made(
+    tmp_path: Path,
+) -> None:
+    async def made() -> Runtime:
+        return Runtime(run=str(tmp_path), name="a")
+
+    async def use(runtime: Runtime) -> None:
+        runtime.check_open()
+        runtime.check_loop()
+
+    async def close(runtime: Runtime) -> None:
+        runtime.close()
+
+    loop = asyncio.new_event_loop()
+    runtime = loop.run_until_complete(made())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(use(runtime), loop).result(LONG)
+        for check in (runtime.check_open, runtime.check_loop, lambda: asyncio.run(use(runtime))):
+            with pytest.raises(LocalProtocolError, match="another event loop"):
+                check()
+        asyncio.run_coroutine_threadsafe(close(runtime), loop).result(LONG)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(LONG)
+        loop.close()
 
 
 async def test_timers_keep_the_coarse_timer_going_while_one_of_them_is_busy(tmp_path: Path) -> None:

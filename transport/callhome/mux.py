@@ -108,15 +108,16 @@ class MuxConnection:
 
     # Sending
 
-    def send(self, message: Message, size: int = 64) -> None:
-        """Put a message that carries ``size`` bytes into this tick's batch.
+    def send(self, message: Message, size: int = 64, behind: bool = False) -> None:
+        """Put a message that carries ``size`` bytes into this tick's batch. ``behind``: it stays
+        behind what was said before, though it is of a kind that goes ahead of items.
 
         Once the connection is gone it is dropped: ``lost`` has told. A message that cannot be
         packed, or is far larger than it said, is logged and dropped.
         """
         if self._gone:
             return
-        if self._out.queue(message, size):
+        if self._out.queue(message, size, behind):
             self._out.flush()
         elif not self._planned:
             self._planned = True
@@ -196,11 +197,14 @@ class MuxConnection:
     # Life and death
 
     def check(self, now: float) -> bool:
-        """Send pings and see whether the peer is silent; False when the connection is gone.
+        """Send pings and what an owner has not come to flush, and see whether the peer is silent;
+        False when the connection is gone.
 
         ``now`` is the monotonic clock. Time in which this process itself did not come to check is
         no silence of the peer's.
         """
+        if self._planned:
+            self.flush()  # it was said when the owner's flush had passed this connection
         if self._gone:
             return False
         asleep = now - self._checked - PING_EVERY

@@ -111,13 +111,15 @@ class Outflow:
         """Bodies that have been announced or will be, and are not complete."""
         return len(self._bodies)
 
-    def queue(self, message: Message, size: int) -> bool:
-        """Put a message into its batch; True when there is enough for one."""
+    def queue(self, message: Message, size: int, behind: bool = False) -> bool:
+        """Put a message into its batch, control too if it is to stay ``behind`` what was queued;
+        True when there is enough for one.
+        """
         # For each message: no call that can be spared.
         control = self._control_types.get(type(message))
         if control is None:
             control = self._is_control(type(message))
-        if control:
+        if control and not behind:
             self._control.append(message)
             return len(self._control) >= _GROUP_CONTROL
         groups = self._groups
