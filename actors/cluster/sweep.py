@@ -90,7 +90,7 @@ def sweep_dead(folder: str, owner: str) -> list[str]:
     just starting as it was killed, for a fork has all descriptors until its exec.
     """
     deadline = time.monotonic() + _WAIT
-    while not (lines := sweep_folder(folder)) and claimer(folder) == owner:
+    while not (lines := sweep_folder(folder)) and owner and claimer(folder) == owner:
         if time.monotonic() > deadline:
             break
         time.sleep(_PAUSE)

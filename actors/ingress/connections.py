@@ -126,7 +126,7 @@ class HomeConnection:
             deliver=self._deliver,
             lost=self.lost,
             burst=streams.runtime.port.burst,
-            plan=streams.hurry,
+            plan=streams.flushes.add,
         )
         if connections.leaving:
             self.leave_it()

@@ -15,8 +15,8 @@ from actors.kernel.runtime import Runtime
 from actors.messages import Accept, End, Faulted, FeedCredit, Item, Items
 from actors.metrics import Counters
 from transport.bus.address import Address
+from transport.callhome.flushes import Flushes
 from transport.callhome.link import Net
-from transport.callhome.mux import MuxConnection
 from transport.errors import (
     CallHomeError,
     Cancelled,
@@ -82,9 +82,9 @@ class Streams:
         self.telling = True
         #: Called with the incarnation of an engine that has refused a stream for want of room.
         self.refused: Callable[[int], None] = lambda engine: None
-        #: Collectors of what goes out with this tick's batch, and connections to be flushed.
+        #: Collectors of what goes out with this tick's batch, and connections that leave with it.
         self._dirty: list[Callable[[], None]] = []
-        self._hurried: list[MuxConnection] = []
+        self.flushes = Flushes(runtime.port.plan_flush, self.broken)
         self._next = FIRST
         self._own: dict[type, Callable[[int, Any], None]] = {}
         self._take(Accept, self._accept)
@@ -252,26 +252,12 @@ class Streams:
             dirty, self._dirty = self._dirty, []
             for collect in dirty:
                 self._guard(collect)
-        if self._hurried:
-            hurried, self._hurried = self._hurried, []
-            for mux in hurried:
-                try:
-                    mux.flush()
-                except Exception as error:
-                    self.broken(f"the connection with {mux.link.peer}", error)
-            if self._hurried:  # by what was told as bodies left: the present flush is past it
-                asyncio.get_running_loop().call_soon(self.runtime.port.plan_flush)
+        if self.flushes.waiting:
+            self.flushes.flush()
 
     def mark(self, collect: Callable[[], None]) -> None:
         """Call ``collect`` before this tick's messages leave."""
         self._dirty.append(collect)
-        self.runtime.port.plan_flush()
-
-    def hurry(self, mux: MuxConnection) -> None:
-        """Send what was said on a connection at the end of the burst that it came with, instead of
-        a turn of the loop later. It asks once until it is flushed.
-        """
-        self._hurried.append(mux)
         self.runtime.port.plan_flush()
 
     def _down(self, address: Address, reason: str) -> None:

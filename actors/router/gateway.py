@@ -106,7 +106,7 @@ class Gateway:
             deliver=self._deliver,
             lost=self._lost,
             burst=runtime.port.burst,
-            plan=self.plane.hurry,
+            plan=self.plane.flushes.add,
         )
         late, self._late = self._late, OrderedDict()
         for number, reason in late.items():

@@ -22,8 +22,8 @@ from actors.kernel.runtime import Runtime
 from actors.messages import Credit, End, Feed, FeedEnd, FeedItem, Open, Record
 from actors.router.occupancy import Key
 from transport.bus.address import Address
+from transport.callhome.flushes import Flushes
 from transport.callhome.link import Net
-from transport.callhome.mux import MuxConnection
 from transport.callhome.reception import Reception
 from transport.callhome.requests import RequestClient
 from transport.errors import (
@@ -218,8 +218,8 @@ class Plane:
         self._tasks = tasks
         self._settled = settled
         self._dirty: list[Relay] = []
-        #: Connections to be flushed with this tick's batch.
-        self._hurried: list[MuxConnection] = []
+        #: Connections that leave with this tick's batch.
+        self.flushes = Flushes(runtime.port.plan_flush, runtime.complain)
         runtime.timers.append(self._check)
         runtime.port.before_flush.append(self._collect)
 
@@ -316,13 +316,6 @@ class Plane:
         self._dirty.append(relay)
         self.runtime.port.plan_flush()
 
-    def hurry(self, mux: MuxConnection) -> None:
-        """Send what was said on a connection at the end of the burst that it came with, instead of
-        a turn of the loop later. It asks once until it is flushed.
-        """
-        self._hurried.append(mux)
-        self.runtime.port.plan_flush()
-
     def _collect(self) -> None:
         if self._dirty:
             dirty, self._dirty = self._dirty, []
@@ -331,15 +324,8 @@ class Plane:
                     relay.collect()
                 except Exception as error:
                     self._broke(relay, error)
-        if self._hurried:
-            hurried, self._hurried = self._hurried, []
-            for mux in hurried:
-                try:
-                    mux.flush()
-                except Exception as error:
-                    self.runtime.complain(f"the connection with {mux.link.peer}", error)
-            if self._hurried:  # by what was told as bodies left: the present flush is past it
-                asyncio.get_running_loop().call_soon(self.runtime.port.plan_flush)
+        if self.flushes.waiting:
+            self.flushes.flush()
 
     def home_down(self, address: Address, reason: str) -> None:
         """A home is gone, and with it who wanted its streams."""
